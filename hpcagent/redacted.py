@@ -7,12 +7,21 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from hpcagent.shown import HIDDEN, is_secret
 
-__all__ = ["clean_environment", "is_credential", "looks_secret", "redacted", "redacted_data", "secret_values"]
+__all__ = [
+    "clean_environment",
+    "has_web_token",
+    "is_credential",
+    "looks_secret",
+    "redacted",
+    "redacted_bytes",
+    "redacted_data",
+    "secret_values",
+]
 
 SHORTEST = 6
 """Characters of a value that is looked for; a shorter one (`1`, `true`) would be found in everything."""
@@ -23,42 +32,100 @@ _NAMES = re.compile(
     r"|^SLURM_JWT$|^SSH_A|^GPG_|^KRB5|^XDG_RUNTIME_DIR$|^DBUS_",
     re.IGNORECASE,
 )
-# (words of which every match has one, case-folded: most texts have none, and the pattern is slow; pattern; what is
-# written in its place)
-_SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
-    (
-        ("private key",),
-        re.compile(
-            r"-----BEGIN ([A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?)-----"
-            r"(?:.{0,20000}?-----END \1-----|[A-Za-z0-9+/=\s]*)",
-            re.DOTALL,
-        ),
-        HIDDEN,
-    ),
-    # RFC 7519: two objects in base64url (`{"` is `eyJ`), and a signature.
-    (("eyj",), re.compile(r"\beyJ[\w-]{8,}\.eyJ[\w-]{8,}(?:\.[\w-]*)?"), HIDDEN),
-    (("://",), re.compile(r"(?<=://)[^\s/@:]*:[^\s/@]+(?=@)"), HIDDEN),
+# What is looked at was written by others and may be megabytes: each of these takes time in proportion to the text.
+# No pattern begins with, or looks ahead over, what can be repeated without end and may then fail; what needs that
+# is a function that looks at each character once.
+_Span = tuple[int, int]
+
+_RUN = re.compile(r"[\w-]*")
+_KEY_BEGINS = re.compile(r"-----BEGIN ([A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?)-----")
+_KEY_ENDS = re.compile(r"-----END ([A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?)-----")
+_KEY_BODY = re.compile(r"[A-Za-z0-9+/=\s]*")
+LONGEST_KEY = 20_000
+_OBJECT = re.compile(r"\beyJ")
+_LAST_PART = re.compile(r"(?:\.[\w-]*)?")
+# As their makers document them: tokens of GitHub, GitLab, Slack, Hugging Face, OpenAI.
+_PREFIX = re.compile(r"\b(?:gh[pousr]_|github_pat_|glpat-|xox[abprs]-|hf_|sk-)")
+_DIGIT = re.compile(r"\d")
+
+
+def _private_keys(text: str) -> Iterator[_Span]:
+    ends: dict[str, list[_Span]] = {}
+    for found in reversed(list(_KEY_ENDS.finditer(text))):
+        ends.setdefault(found[1], []).append(found.span())  # the next one is the last of the list
+    done = 0
+    for begin in _KEY_BEGINS.finditer(text):
+        if begin.start() < done:
+            continue
+        of_it = ends.get(begin[1], [])
+        while of_it and of_it[-1][0] < begin.end():
+            of_it.pop()
+        ended = of_it and of_it[-1][0] - begin.end() <= LONGEST_KEY
+        done = of_it[-1][1] if ended else _end(_KEY_BODY, text, begin.end())
+        yield begin.start(), done
+
+
+def _web_tokens(text: str) -> Iterator[_Span]:
+    """RFC 7519: two objects in base64url (`{"` is `eyJ`), and a signature."""
+    done = 0
+    for begin in _OBJECT.finditer(text):
+        if begin.start() < done:
+            continue
+        done = _end(_RUN, text, begin.end())
+        if done - begin.end() < 8 or not text.startswith(".eyJ", done):
+            continue
+        second = _end(_RUN, text, done + 4)
+        if second - (done + 4) >= 8:
+            done = _end(_LAST_PART, text, second)
+            yield begin.start(), done
+
+
+def _prefixed(text: str) -> Iterator[_Span]:
+    """A prefix and sixteen characters, one of them a digit. Where the first of a run is none, no later one is."""
+    done = 0
+    for begin in _PREFIX.finditer(text):
+        if begin.start() < done:
+            continue
+        done = _end(_RUN, text, begin.end())
+        if done - begin.end() >= 16 and _DIGIT.search(text, begin.end(), done) is not None:
+            yield begin.start(), done
+
+
+def _end(pattern: re.Pattern[str], text: str, begin: int) -> int:
+    found = pattern.match(text, begin)
+    return begin if found is None else found.end()
+
+
+def _matches(pattern: str) -> Callable[[str], Iterator[_Span]]:
+    """What a pattern finds; where it has a group, that is the secret."""
+    compiled = re.compile(pattern)
+
+    def spans(text: str) -> Iterator[_Span]:
+        return (found.span(compiled.groups) for found in compiled.finditer(text))
+
+    return spans
+
+
+# (words of which every match has one, case-folded: most texts have none, and looking is slow; what finds it)
+_SHAPES: tuple[tuple[tuple[str, ...], Callable[[str], Iterator[_Span]]], ...] = (
+    (("private key",), _private_keys),
+    (("eyj",), _web_tokens),
+    (("://",), _matches(r"(?<=://)[^\s/@:]*:[^\s/@]+(?=@)")),
     (
         ("bearer", "basic", "token"),
-        re.compile(r"(?i)\b(bearer|basic|token)(\s+)(?=[\w.~+/-]*[\d._~+/-])[\w.~+/-]{12,}=*"),
-        rf"\1\2{HIDDEN}",
+        _matches(r"(?i)\b(?:bearer|basic|token)\s+((?=[\w.~+/-]*[\d._~+/-])[\w.~+/-]{12,}=*)"),
     ),
     (
         ("passw", "passphrase", "secret", "key", "token"),
-        re.compile(
-            r"(?i)([\"']?\b[\w-]*(?:password|passwd|passphrase|secret|api[_-]?key|access[_-]?key|auth[_-]?token|"
-            r"access[_-]?token|refresh[_-]?token|id[_-]?token)[\"']?\s{0,3}[=:]\s{0,3})(?:\"[^\"\n]+\"|'[^'\n]+'|"
+        _matches(
+            r"(?i)(?:password|passwd|passphrase|secret|api[_-]?key|access[_-]?key|auth[_-]?token|"
+            r"access[_-]?token|refresh[_-]?token|id[_-]?token)[\"']?\s{0,3}[=:]\s{0,3}(\"[^\"\n]+\"|'[^'\n]+'|"
             r"(?!\(hidden\))[^\s,;&\"'}]{4,})"
         ),
-        rf"\1{HIDDEN}",
     ),
-    # As their makers document them: access keys of AWS, tokens of GitHub, GitLab, Slack, Hugging Face, OpenAI.
-    (("akia", "asia"), re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), HIDDEN),
-    (
-        ("gh", "glpat-", "xox", "hf_", "sk-", "github_pat_"),
-        re.compile(r"\b(?:gh[pousr]_|github_pat_|glpat-|xox[abprs]-|hf_|sk-)(?=[\w-]*\d)[\w-]{16,}"),
-        HIDDEN,
-    ),
+    # Access keys of AWS.
+    (("akia", "asia"), _matches(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b")),
+    (("gh", "glpat-", "xox", "hf_", "sk-", "github_pat_"), _prefixed),
 )
 
 
@@ -80,6 +147,16 @@ def looks_secret(text: str) -> bool:
         (True, False)
     """
     return _by_shape(text) != text
+
+
+def has_web_token(text: str) -> bool:
+    """Whether a text has a JSON web token in it.
+
+    Example:
+        >>> has_web_token("eyJhbGciOiJub25lIn0.eyJzdWIiOiJhbm4ifQ."), has_web_token("eyJ.eyJ")
+        (True, False)
+    """
+    return "eyJ" in text and next(_web_tokens(text), None) is not None
 
 
 def secret_values(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
@@ -134,10 +211,57 @@ def redacted(text: str, *, secrets: Iterable[str] | None = None) -> str:
 
 def _by_shape(text: str) -> str:
     folded = text.casefold()
-    for words, pattern, instead in _SHAPES:
+    for words, find in _SHAPES:
         if any(word in folded for word in words):
-            text = pattern.sub(instead, text)
+            text = _replaced(text, find(text))
     return text
+
+
+def redacted_bytes(data: bytes, *, secrets: Iterable[str] | None = None) -> bytes:
+    """A file's bytes without secrets, as many as before: what is behind them stays where it is.
+
+    Args:
+        data: Text in an encoding that has ASCII in it, or anything else.
+        secrets: As of `redacted`.
+
+    Example:
+        >>> redacted_bytes(b"\\0password=hunter2-x\\0", secrets=())
+        b'\\x00password=(hidden)*\\x00'
+    """
+    made = bytearray(data)
+    values = secret_values() if secrets is None else sorted(filter(None, secrets), key=len, reverse=True)
+    coded = [one.encode(code, errors="surrogatepass") for one in values for code in ("utf-8", "utf-16-le")]
+    for value in coded:
+        at = made.find(value)
+        while at >= 0:
+            made[at : at + len(value)] = _mask(len(value))
+            at = made.find(value, at + len(value))
+    text = made.translate(_AS_TEXT).decode("ascii")
+    folded = text.lower()
+    for words, find in _SHAPES:
+        if any(word in folded for word in words):
+            for begin, end in find(text):
+                made[begin:end] = _mask(end - begin)
+            text = made.translate(_AS_TEXT).decode("ascii")
+    return bytes(made)
+
+
+# A byte as a character: what is no ASCII is no letter, what is no text ends a line.
+_AS_TEXT = bytes(
+    ord("%") if one > 127 else one if 32 <= one < 127 or one in b"\t\n\r" else ord("\n") for one in range(256)
+)
+
+
+def _mask(length: int) -> bytes:
+    return HIDDEN.encode().ljust(length, b"*") if length >= len(HIDDEN) else b"*" * length
+
+
+def _replaced(text: str, spans: Iterable[_Span]) -> str:
+    parts, at = [], 0
+    for begin, end in spans:
+        parts += [text[at:begin], HIDDEN]
+        at = end
+    return "".join([*parts, text[at:]]) if parts else text
 
 
 def redacted_data(data: Any, *, secrets: Iterable[str] | None = None) -> Any:  # plain data of any depth

@@ -29,7 +29,10 @@ _SECRET = re.compile(
     r"|(?:^|_)(?:API|ACCESS|PRIVATE|SECRET|SIGNING|ENCRYPTION|ACCOUNT)_KEY(?:_|$)",
     re.IGNORECASE,
 )
-_EXPORT = re.compile(r"^(\s*(?:export\s+)?)([A-Za-z_]\w*)=(?=.)(?:'[^']*'|\"[^\"]*\"|[^\s;&|])+", re.MULTILINE)
+# (Blanks before it, but no empty lines: from each of them all that follow would be looked at.)
+_EXPORT = re.compile(
+    r"^([^\S\n]*(?:export\s+)?)([A-Za-z_]\w*)=(?=.)(?:'[^']*'|\"[^\"]*\"|[^\s;&|])+", re.MULTILINE
+)
 
 
 def plain(text: str) -> str:

@@ -140,14 +140,14 @@ class ChainRun:
         return notes
 
     def _made_with(self) -> dict[str, dict[str, str]]:
-        """Files and versions of all inner runs; several versions of one program stand beside each other."""
+        """Files, versions and levels of theory of all inner runs; what differs stands beside each other."""
         ended = [r for r in map(_ended, self.parts) if r is not None]
         files = {path: digest for r in ended for path, digest in r.files.items()}
-        versions: dict[str, dict[str, None]] = {}
-        for result in ended:
-            for name, version in result.versions.items():
-                versions.setdefault(name, {})[version] = None
-        said = {"files": files, "versions": {name: ", ".join(found) for name, found in versions.items()}}
+        said = {
+            "files": files,
+            "versions": _beside([r.versions for r in ended]),
+            "level_of_theory": _beside([r.level_of_theory for r in ended]),
+        }
         return {name: found for name, found in said.items() if found}
 
     def _culprit(self) -> Result | None:
@@ -161,6 +161,15 @@ class ChainRun:
         for part in list(self.parts):
             with contextlib.suppress(BaseException):
                 part.result()
+
+
+def _beside(said: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """What several say, by names: values that differ beside each other."""
+    found: dict[str, dict[str, None]] = {}
+    for one in said:
+        for name, value in one.items():
+            found.setdefault(name, {})[value] = None
+    return {name: ", ".join(values) for name, values in found.items()}
 
 
 def _ended(part: Part) -> Result | None:

@@ -182,6 +182,7 @@ class Outcome:
         distrusted: Why the measured times should not be believed, or None.
         files: Files whose content decided the metrics: path -> SHA-256.
         versions: What has computed: name of the program or Python distribution -> version.
+        level_of_theory: What it was computed with, defaults resolved: name -> value with its unit.
         extendable_s: Wall seconds that an ordinary run's length more would take from its end; None where the app
             does not say, NaN where it cannot go on.
         ends_with: Files that a longer run would go on from, as they are at the end: path in the run's directory ->
@@ -198,6 +199,7 @@ class Outcome:
     distrusted: str | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    level_of_theory: Mapping[str, str] = field(default_factory=dict)
     extendable_s: float | None = None
     ends_with: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     stopped: Mapping[str, Any] | None = None

@@ -627,7 +627,8 @@ def _fields(
             fields["extendable_s"] = _extendable_s(order, outcome, wall_s)
             if outcome.ends_with:
                 fields["ends_with"] = {name: list(file) for name, file in outcome.ends_with.items()}
-        for name, found in (("files", outcome.files), ("versions", outcome.versions)):
+        made_with = {name: getattr(outcome, name) for name in ("files", "versions", "level_of_theory")}
+        for name, found in made_with.items():
             if found:
                 fields[name] = {**fields.get(name, {}), **found}
     if repairs_made():

@@ -548,6 +548,26 @@ class CampaignResult(Displayed):
         ]
         return f"; of batch {', '.join(crowded)} none was run again, as most of it had none" if crowded else ""
 
+    @property
+    def about_best(self) -> list[str]:
+        """What has to be known of the best point's numbers, as lines; empty without one."""
+        best = self.best
+        if best is None:
+            return []
+        lines: list[str] = []
+        if self.comparison is not None and self.comparison.weather:
+            guessed = self.comparison.metric in best.estimated
+            lines.append(self.comparison.weather_text(estimated=guessed))
+        elif best.estimated:
+            lines.append(
+                f"± of {' and '.join(best.estimated)} holds how far estimates from CPU time may be off "
+                f"together ({Estimation().bias:.0%})"
+            )
+        missed = self.missed_text if best.feasible else ""
+        lines += [missed, *self.edges, self.single_text, repaired_there(self.results, best.params)]
+        lines += map(str, (*self.speedups, *self.agreements))
+        return [line for line in lines if line]
+
     def __str__(self) -> str:
         counts = self.counts
         lines = [f"{self.campaign.name}: {self.campaign.objective}"]
@@ -576,21 +596,7 @@ class CampaignResult(Displayed):
             if self.front:
                 label += f" {self.campaign.objective.goal.metric}"
             lines.append(f"{label}: {self.best}")
-            if self.comparison is not None and self.comparison.weather:
-                guessed = self.comparison.metric in self.best.estimated
-                lines.append(f"  {self.comparison.weather_text(estimated=guessed)}")
-            elif self.best.estimated:
-                lines.append(
-                    f"  ± of {' and '.join(self.best.estimated)} holds how far estimates from CPU time may be off "
-                    f"together ({Estimation().bias:.0%})"
-                )
-            missed = self.missed_text if self.best.feasible else ""
-            lines += [f"  {missed}"] if missed else []
-            lines += [f"  {edge}" for edge in self.edges]
-            lines += [f"  {self.single_text}"] if self.single_text else []
-            lines += [f"  {said}"] if (said := repaired_there(self.results, self.best.params)) else []
-            lines += [f"  {s}" for s in self.speedups]
-            lines += [f"  {ranked}" for ranked in self.agreements]
+            lines += [f"  {line}" for line in self.about_best]
         if self.front:
             goals = " and ".join(g.metric for g in self.campaign.objective.goals)
             lines.append(f"front of {goals}: {len(self.front)} runs, in result.front and front.png of the report")

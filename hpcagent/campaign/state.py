@@ -39,7 +39,7 @@ _NAMES: dict[tuple[str, ...], tuple[str, ...]] = {}
 R = TypeVar("R", bound=Record)
 
 # Fields of results that hold texts by name, most often the same ones in all runs of a campaign.
-_ALIKE = ("units", "bounds", "artifacts", "files", "versions")
+_ALIKE = ("units", "bounds", "artifacts", "files", "versions", "level_of_theory")
 _NOTHING: dict[str, Any] = {}
 _set = object.__setattr__
 

@@ -190,7 +190,9 @@ def _changes(words: list[str]) -> dict[str, Any]:
 def _shown(what: str, found: Any) -> str:
     """For a person: tables of what is a list, lines of what is one thing."""
     if what == "costs":
-        people = [{"who": name or "all", **about} for name, about in found["people"].items()]
+        people = [
+            {"who": name, **about} for name, about in [("all", found["workspace"]), *found["people"].items()]
+        ]
         accuracy = [{"app": name, **about} for name, about in found["accuracy"].items()]
         return "\n\n".join(_shown("", table) for table in (people, accuracy) if table)
     rows = found.get("runs") if what == "list" else found if isinstance(found, list) else None

@@ -16,6 +16,10 @@ __all__ = ["Approval", "Approvals"]
 State = Literal["pending", "granted", "denied", "used", "expired"]
 
 
+MOST_PENDING = 100
+"""Approvals of one person that may be pending at a time: a person has to read them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Approval:
     """One approval.
@@ -94,11 +98,25 @@ class Approvals:
         self._all[one.id] = one
 
     def ask(self, request: Request, why: str, asked_by: str) -> Approval:
-        """The approval of a request: one that is open already, or a new one that waits for a person."""
+        """The approval of a request: one that is open already, or a new one that waits for a person.
+
+        Raises:
+            NotAllowed: As many of the same person wait already as may.
+        """
         now = self._clock()
         known = self._all.get(self._open.get(_key(request.digest, asked_by), ""))
         if known is not None and known.at(now).state in ("pending", "granted"):
             return known
+        waiting = sum(one.asked_by == asked_by and one.at(now).state == "pending" for one in self._all.values())
+        if waiting >= MOST_PENDING:
+            raise NotAllowed(
+                "approval",
+                f"{waiting} requests of {asked_by} wait for a person already",
+                field="approvals_pending",
+                value=waiting,
+                allowed=f"{MOST_PENDING} of one person",
+                do="wait until some of them are decided, or have expired",
+            )
         identity = f"a-{secrets.token_urlsafe(9)}"
         event = {
             "event": "approval_asked",

@@ -6,13 +6,38 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hpcagent.contexts.admitted import secret_in
 from hpcagent.gate.accounts import Accounts
 from hpcagent.gate.approvals import Approval, Approvals
-from hpcagent.gate.not_allowed import NotAllowed
+from hpcagent.gate.not_allowed import LONGEST_VALUE, NotAllowed
 from hpcagent.gate.request import TIERS, Request
 from hpcagent.gate.rules import Caller, Right, Rules
+from hpcagent.redacted import redacted_data
+from hpcagent.shown import HIDDEN
 
-__all__ = ["Admission", "Gate"]
+__all__ = ["Admission", "Gate", "refuse_secret"]
+
+
+LONGEST_TEXT = 2000
+"""Characters of each text of a refusal that are written down."""
+
+
+def refuse_secret(field: str, text: str) -> None:
+    """Refuse a text that is written down and shown to others, where it has a secret in it.
+
+    Raises:
+        NotAllowed: It has.
+    """
+    what = secret_in(text)
+    if what:
+        raise NotAllowed(
+            "contract",
+            f"it has {what} in it, which must not stand in any record",
+            field=field,
+            value=HIDDEN,
+            allowed="a text without secrets",
+            do="leave it out; nothing was run",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +88,7 @@ class Gate:
         """
         with self.recorded(caller, request):
             self.require(caller, "run")
+            refuse_secret("why", request.why)
             self._caller(request, caller)
             tier = self._sandbox(request)
             self._quota(request, caller)
@@ -213,6 +239,9 @@ class _Recorded:
             return
         event = {"event": "refused", "by": self._caller.name, "role": self._caller.role, "at": self._clock()}
         event |= {} if self._request is None else {"app": self._request.app, "digest": self._request.digest}
-        event |= {"what": self._what} if self._what else {}
+        event |= {"what": self._what[:LONGEST_VALUE]} if self._what else {}
         event |= {n: v for n, v in (("client", self._caller.client), ("trace", self._caller.trace)) if v}
-        self._record(event | error.plain())
+        said = {
+            name: text[:LONGEST_TEXT] if isinstance(text, str) else text for name, text in error.plain().items()
+        }
+        self._record(event | redacted_data(said))

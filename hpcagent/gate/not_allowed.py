@@ -12,6 +12,11 @@ Check = Literal["contract", "caller", "sandbox", "quota", "approval"]
 """The checks of the gate, in their order."""
 
 
+LONGEST_WHY = 1200
+LONGEST_VALUE = 200
+"""Characters of a value that are told and written down; who asked knows the rest."""
+
+
 class NotAllowed(BadInput):
     """The gate did not let a request through; nothing has run.
 
@@ -39,6 +44,8 @@ class NotAllowed(BadInput):
         do: str = "",
         approval: str = "",
     ) -> None:
+        if len(why) > LONGEST_WHY:
+            why = f"{why[: LONGEST_WHY // 2]}...{why[-LONGEST_WHY // 2 :]}"
         self.check, self.why, self.field, self.value = check, why.rstrip("."), field, value
         self.allowed, self.do, self.approval = allowed, do.rstrip("."), approval
         what = f"; {field} = {in_brief(value)}" if field else ""
@@ -51,7 +58,13 @@ class NotAllowed(BadInput):
 
     def plain(self) -> dict[str, Any]:
         """The same as plain data, for a journal or a message."""
-        value = self.value if isinstance(self.value, (str, int, float, bool, type(None))) else in_brief(self.value)
+        value = self.value
+        if isinstance(value, str):
+            value = value if len(value) <= LONGEST_VALUE else f"{value[: LONGEST_VALUE - 3]}..."
+        elif not isinstance(value, (bool, float, type(None))) and not (
+            isinstance(value, int) and abs(value) < 2**63
+        ):
+            value = in_brief(value)
         fields = {
             "check": self.check,
             "why": self.why,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from hpcagent.apps.base import App
 from hpcagent.contexts.events import EVERYONE, Events
-from hpcagent.errors import AppFailed, BadInput, NoSite, in_brief, nearest
+from hpcagent.errors import AppFailed, BadInput, HpcAgentError, NoSite, in_brief, nearest
 from hpcagent.materials.by_workspace import Computes, check_options, computed_by
 from hpcagent.materials.formulas import counts_of, named_formulas, reduced_text
 from hpcagent.model.records import Manifest, Result
@@ -83,7 +83,8 @@ class Catalyst:
         result_uri: Where it comes from: a stored result, or what the row refers to.
         event: What was told, for a new result below the threshold; or None.
         entry: What was written into the notebook; or None.
-        notes: Remarks of the run, or other rows there are.
+        notes: Remarks of the run that made it, what else is to be known of the number, other rows there are.
+        runs: Execution id -> id in the workspace, of the runs that it comes from, where a workspace computed it.
     """
 
     found: bool
@@ -93,6 +94,7 @@ class Catalyst:
     event: PromisingCatalyst | None = None
     entry: Entry | None = None
     notes: tuple[str, ...] = ()
+    runs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,34 @@ class CatalystPlan:
         params = self.manifest.params
         said = {name: str(params[name]) for name in ("facet", "site", "relax") if name in params}
         return {"energy_reference": f"{params['share']:g} {params['reference'] or self.adsorbate}"} | said
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What is to be known of the number before anything is computed."""
+        from hpcagent.science.engines.registry import engine
+        from hpcagent.science.structures.slab import SITES
+
+        params, said = self.manifest.params, []
+        used = engine(str(params["engine"]))
+        if used.kind != "dft":
+            said.append(f"engine {used.name} is a {used.kind} model, no DFT")
+        if "site" in params:
+            others = ", ".join(site for site in SITES if site != params["site"])
+            said.append(
+                f"it is of the site {params['site']}: at others ({others}) it may bind more strongly; they are "
+                "computations of their own"
+            )
+        return tuple(said)
+
+    def check(self) -> None:
+        """See that it can be computed.
+
+        Raises:
+            BadInput: A parameter is missing without which the run would fail.
+        """
+        from hpcagent.science.engines.protocols import refuse_unsampled
+
+        refuse_unsampled(self.manifest.params)
 
     @property
     def method(self) -> str:
@@ -229,6 +259,7 @@ def run_catalyst(
     known = _known(resources, plan, accept)
     if known is not None:
         return _noted(resources, plan, known) if note_found else known
+    plan.check()
     check_may_store(resources)
     with resources.claim(_TABLE, plan.manifest.execution_id) as waited:
         known = _known(resources, plan, accept) if waited else None
@@ -430,25 +461,25 @@ def _known(resources: Resources, plan: CatalystPlan, accept: str) -> Catalyst | 
         return None
     table = resources.database(_TABLE)
     made = table.query({"run_id": plan.manifest.execution_id}, descending=True, limit=1)
-    if made.total:
-        return _of_row(made.items[0], ())
+    if made.total and accept == "same_method":
+        return _of_row(resources, made.items[0], ())
     alike = {"metal": plan.metal, "support": plan.support, "adsorbate": plan.adsorbate}
     others = table.query(alike, descending=True, limit=100)
-    if accept == "same_method" or not others.total:
+    if not made.total and (accept == "same_method" or not others.total):
         return None
-    row = min(others, key=lambda one: _differences(plan, one))
+    row = made.items[0] if made.total else min(others, key=lambda one: _differences(plan, one))
     notes = []
     if others.total > 1:
         energies = [one["adsorption_energy"] for one in others]
         notes.append(
             f"{others.total} rows of {plan.catalyst} and {plan.adsorbate}, by any method: {min(energies):.3f} to "
-            f"{max(energies):.3f} eV; this is the one that differs least, by {row['method']}"
+            f"{max(energies):.3f} eV; this is the one that differs least from what was asked, by {row['method']}"
         )
     for name, wanted in plan.conditions.items():
         has = row.values.get(name)
         if has != wanted:
             notes.append(f"{name}: asked for {wanted}, the row " + (f"has {has}" if has else "does not say"))
-    return _of_row(row, tuple(notes))
+    return _of_row(resources, row, tuple(notes))
 
 
 def _differences(plan: CatalystPlan, row: Row) -> list[bool]:
@@ -456,15 +487,25 @@ def _differences(plan: CatalystPlan, row: Row) -> list[bool]:
     return [row.values.get(name) != plan.conditions[name] for name in _CONDITIONS if name in plan.conditions]
 
 
-def _of_row(row: Row, notes: tuple[str, ...]) -> Catalyst:
-    return Catalyst(True, row, row["adsorption_energy"], row["reference"], notes=notes)
+def _of_row(resources: Resources, row: Row, notes: tuple[str, ...]) -> Catalyst:
+    """A row with what was said of it when it was computed."""
+    uri = str(row["reference"])
+    found = Catalyst(True, row, row["adsorption_energy"], uri, notes=notes)
+    store, _, key = uri.partition("/")
+    if store != _OBJECTS or not row.run_id:
+        return found
+    try:
+        stored = resources.objects(_OBJECTS).get(key)
+    except (HpcAgentError, OSError) as error:  # no right to read it, or it is gone
+        return replace(found, notes=(*notes, f"the remarks of its run cannot be read: {line(str(error))}"))
+    return replace(found, notes=(*notes, *stored.get("notes", ())), runs=dict(stored.get("runs", {})))
 
 
 def _noted(resources: Resources, plan: CatalystPlan, known: Catalyst) -> Catalyst:
     entry = resources.notebook(_NOTEBOOK).append(
         _entry(plan, known.result_uri) | {"found": True, "adsorption_energy_ev": known.adsorption_energy}
     )
-    return Catalyst(True, known.row, known.adsorption_energy, known.result_uri, None, entry, known.notes)
+    return replace(known, entry=entry)
 
 
 def _new(resources: Resources, plan: CatalystPlan, threshold_ev: float, ask: _Ask) -> Catalyst:
@@ -487,7 +528,7 @@ def _new(resources: Resources, plan: CatalystPlan, threshold_ev: float, ask: _As
         ask.tell(event, resources.caller.name, f"{run_id[:64]} {info.created_at:.3f}")
     # The row is last: with it everything is done, and nobody looks further.
     row = _added(resources.database(_TABLE), plan, energy, info.uri)
-    return Catalyst(False, row, energy, info.uri, event, entry, notes)
+    return Catalyst(False, row, energy, info.uri, event, entry, notes, dict(stored.get("runs", {})))
 
 
 def _tell_once(resources: Resources, event: PromisingCatalyst, *, since: float) -> None:
@@ -569,7 +610,8 @@ def _content(plan: CatalystPlan, result: Result, runs: Mapping[str, str]) -> dic
         "metrics": dict(result.metrics),
         "units": dict(result.units),
         "uncertainty": dict(result.uncertainty),
-        "notes": list(result.notes),
+        "notes": list(dict.fromkeys((*result.notes, *plan.remarks))),
+        "level_of_theory": dict(result.level_of_theory),
         "versions": dict(result.versions),
         "files": dict(result.files),
         "ended_at": result.ended_at,

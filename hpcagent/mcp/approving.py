@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import secrets
 import shlex
@@ -11,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import anyio.to_thread
 from mcp.server.mcpserver import Context
 from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequest, ElicitRequestFormParams, InputRequiredResult
@@ -22,8 +20,18 @@ from hpcagent.errors import NotPermitted
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.mcp.callers import Caller, Scope
 from hpcagent.mcp.said import clean_text
+from hpcagent.mcp.threads import in_thread
 
-__all__ = ["Confirm", "Questions", "Yes", "can_ask", "confirmed", "in_thread", "let_through", "shell_words"]
+__all__ = [
+    "Confirm",
+    "Questions",
+    "Yes",
+    "can_ask",
+    "confirmed",
+    "let_through",
+    "params_in_words",
+    "shell_words",
+]
 
 STATELESS = "2026-07-28"
 GRANTS: Scope = "tools:admin"
@@ -87,11 +95,6 @@ class Questions:
 
 # Of this process: after a restart a question is put once more.
 _QUESTIONS = Questions()
-
-
-async def in_thread(function: Callable[..., Any], *args: Any, **more: Any) -> Any:
-    """Call a function that waits for the workspace without holding up other requests."""
-    return await anyio.to_thread.run_sync(functools.partial(function, *args, **more))
 
 
 def can_ask(ctx: Context[Any, Any]) -> bool:
@@ -185,8 +188,7 @@ def _pending(caller: Caller, identity: str) -> dict[str, Any] | None:
 
 def _in_words(refused: NotAllowed, pending: Mapping[str, Any]) -> str:
     """What a person is asked: what would run, why they have to decide, and with which parameters."""
-    params = json.dumps(pending["params"], ensure_ascii=True, sort_keys=True)
-    words = f"{refused.why}.\nParameters: {clean_text(params, 1500)}"
+    words = f"{refused.why}.\nParameters: {params_in_words(pending['params'])}"
     units = _units(pending)
     words += f"\nUnits: {units}" if units else ""
     why = pending.get("asked_why")
@@ -204,6 +206,27 @@ def _units(pending: Mapping[str, Any]) -> str:
     named = pending["params"]
     known = [p for p in space.parameters if p.name in named and p.kind in ("float", "int")]
     return ", ".join(f"{p.name} in {'pure numbers' if p.unit == '1' else p.unit}" for p in known)
+
+
+def params_in_words(params: Mapping[str, Any], most: int = 1500) -> str:
+    """Each parameter and its value in brief, so that a long one hides no other; what is left out is said.
+
+    Example:
+        >>> params_in_words({"skin": 2.0, "x": "a" * 4000}, 128)
+        'skin = 2.0; x = "aaaaaaaaaaaaaaaaaaaaaaa... (4002 characters)'
+    """
+    said: list[str] = []
+    each = max(24, min(400, most // (2 * max(1, len(params)))) - 40)
+    for name in sorted(params):
+        value = json.dumps(params[name], ensure_ascii=True, sort_keys=True)
+        if len(value) > each:
+            value = f"{value[:each]}... ({len(value)} characters)"
+        said.append(clean_text(f"{name} = {value}"))
+        if sum(map(len, said)) > most - 100 and len(said) < len(params):
+            left = len(params) - len(said)
+            said.append(f"and {left} more that are not shown here: `hpcagent workspace approvals` shows them")
+            break
+    return "; ".join(said) or "none"
 
 
 def _with_words(caller: Caller, refused: NotAllowed) -> NotAllowed:

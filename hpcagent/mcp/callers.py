@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,10 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from hpcagent.errors import NotPermitted
+from hpcagent.errors import HpcAgentError, NotPermitted
+from hpcagent.gate.rules import Right
 from hpcagent.workspace.client import Workspace
 
-__all__ = ["ALL_SCOPES", "Caller", "Callers", "Scope", "caller_now", "calling"]
+__all__ = ["ALL_SCOPES", "Caller", "Callers", "Scope", "caller_now", "calling", "person_now", "root_now"]
+
+log = logging.getLogger(__name__)
 
 Scope = Literal["runs:read", "runs:write", "tools:admin"]
 ALL_SCOPES: frozenset[Scope] = frozenset({"runs:read", "runs:write", "tools:admin"})
@@ -35,6 +39,14 @@ class Caller:
     workspace: Workspace = field(compare=False)
     program: str = ""
 
+    def rights(self) -> frozenset[Right]:
+        """What the person's role may do, as `workspace.toml` says it now; nothing while it cannot be read."""
+        try:
+            return frozenset(self.workspace.rights().may)
+        except HpcAgentError as error:
+            log.warning("no rights are known: %s", error.message)
+            return frozenset()
+
     def require(self, scope: Scope) -> None:
         """Refuse what the token does not allow.
 
@@ -54,6 +66,18 @@ _NOW: ContextVar[Caller] = ContextVar("caller")
 def caller_now() -> Caller:
     """The caller of the request that is answered at this moment."""
     return _NOW.get()
+
+
+def person_now() -> str:
+    """The person whose request is answered at this moment; empty: nobody's."""
+    caller = _NOW.get(None)
+    return "" if caller is None else caller.person
+
+
+def root_now() -> str:
+    """The folder of the workspace that is asked at this moment; empty: none."""
+    caller = _NOW.get(None)
+    return "" if caller is None else str(caller.workspace.folder.root)
 
 
 @contextmanager

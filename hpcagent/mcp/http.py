@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hpcagent.errors import BadInput
@@ -24,6 +25,7 @@ from hpcagent.mcp.callers import Callers
 from hpcagent.mcp.jwks import Keys, require_safe_url
 from hpcagent.mcp.limits import Limits
 from hpcagent.mcp.server import make_server
+from hpcagent.mcp.sessions import bound_sessions
 from hpcagent.mcp.tokens import Guard, JwtVerifier, OwnVerifier
 
 __all__ = ["PATH", "Issuer", "app_of", "guard_of", "serve_http"]
@@ -103,9 +105,33 @@ def app_of(server: MCPServer[Any], url: str, *, guarded: bool) -> Starlette:
     )
     if guarded:
         app.user_middleware.append(Middleware(_Known))  # inside of the SDK's, which say whose token it is
+    bound_sessions(app, server.session_manager)
+    app.user_middleware.insert(0, Middleware(_Whole))
     app.user_middleware.insert(0, Middleware(Trimmed))
     app.user_middleware.insert(0, Middleware(Patient))
     return app
+
+
+_AUTHORITY = r"(?:\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::\d{0,5})?"
+_HOST = re.compile(_AUTHORITY)
+_ORIGIN = re.compile(rf"null|[A-Za-z][A-Za-z0-9+.-]{{0,40}}://{_AUTHORITY}")
+
+
+class _Whole:
+    """Refuses a Host or Origin that is none: the SDK looks at how they begin, where any port is allowed."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            for name, form, code in ((b"host", _HOST, 421), (b"origin", _ORIGIN, 403)):
+                said = [value.decode("latin-1") for key, value in scope["headers"] if key == name]
+                if len(said) > 1 or any(form.fullmatch(value) is None for value in said):
+                    answer = PlainTextResponse(f"Invalid {name.decode().title()} header", code)
+                    await answer(scope, receive, send)
+                    return
+        await self._app(scope, receive, send)
 
 
 class _Known:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 from collections.abc import Callable, Mapping
@@ -18,9 +19,9 @@ from pydantic import Field
 from hpcagent.campaign.record import list_configs
 from hpcagent.catalog import find_app
 from hpcagent.errors import HpcAgentError
-from hpcagent.mcp.approving import in_thread
 from hpcagent.mcp.callers import Caller, caller_now
 from hpcagent.mcp.said import DATA, clean, clean_text
+from hpcagent.mcp.threads import in_thread
 
 __all__ = [
     "PROMPTS",
@@ -309,7 +310,7 @@ def _served(one: Offered) -> Callable[..., Any]:
         caller = caller_now()
         try:
             caller.require("runs:read")
-            found: list[Message] = await in_thread(one.function, caller, **arguments)
+            found: list[Message] = await in_thread(functools.partial(one.function, caller, **arguments))
         except HpcAgentError as error:
             raise _wrong(clean_text(error.message)) from None
         return found

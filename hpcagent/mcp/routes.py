@@ -141,9 +141,9 @@ def templates() -> list[ResourceTemplate]:
     ]
 
 
-def as_json(data: Any, **more: Any) -> Content:
-    """Plain data without secrets and control characters, as JSON."""
-    return Content(json.dumps(clean(data), ensure_ascii=False, separators=(",", ":")), JSON, **more)
+def as_json(data: Any, *, exact: bool = False, **more: Any) -> Content:
+    """Plain data without secrets and control characters, as JSON; `exact`: with all digits."""
+    return Content(json.dumps(clean(data, exact=exact), ensure_ascii=False, separators=(",", ":")), JSON, **more)
 
 
 def mime_of(path: str, data: str | bytes) -> str:

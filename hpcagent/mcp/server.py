@@ -2,49 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable
 from typing import Any
 
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import Context, MCPServer
-from mcp_types import Completion, InputRequiredResult, Resource, ResourceTemplate
+from mcp_types import CallToolResult, Completion, InputRequiredResult, Resource, ResourceTemplate
 from mcp_types import Tool as ListedTool
 
 import hpcagent
 from hpcagent.mcp import resources, routes, tools
-from hpcagent.mcp.approving import in_thread
-from hpcagent.mcp.callers import Callers, Scope, caller_now, calling
+from hpcagent.mcp.callers import Callers, caller_now, calling
 from hpcagent.mcp.limits import Limits
 from hpcagent.mcp.listed import arguments_of, completed, listed
 from hpcagent.mcp.notices import Notices
 from hpcagent.mcp.pages import INSTRUCTIONS
 from hpcagent.mcp.prompts import add_prompts
-from hpcagent.mcp.serving import as_sdk_tool, tools_of
+from hpcagent.mcp.routes import campaign_uri
+from hpcagent.mcp.said import DATA, NOTE
+from hpcagent.mcp.serving import Tool, as_sdk_tool, tools_of
 from hpcagent.mcp.streams import serve_streams
 from hpcagent.mcp.tasks import Tasks
-from hpcagent.mcp.tokens import Guard, caller_of
+from hpcagent.mcp.threads import in_thread
+from hpcagent.mcp.tokens import Guard, caller_of, trace_of
+from hpcagent.workspace.client import traced
 
 __all__ = ["INSTRUCTIONS", "HpcServer", "make_server"]
+
+
+ELAPSED, TRACE = "hpcagent/elapsed_ms", "hpcagent/trace"
+"""Keys of `_meta` of the answer of a tool: how long it took here, in ms, and its id in the journal."""
 
 
 class HpcServer(MCPServer[Any]):
     """The SDK's server, with lists and resources that depend on who asks.
 
     Args:
-        scopes: Tool -> the scope that a token needs for it.
+        served: Its tools.
         more: As `MCPServer`.
     """
 
-    def __init__(self, *, scopes: Mapping[str, Scope], **more: Any) -> None:
-        self._scopes = dict(scopes)
+    def __init__(self, *, served: Iterable[Tool], **more: Any) -> None:
+        self._served = {one.name: one for one in served}
         super().__init__(**more)
 
     async def list_tools(self) -> list[ListedTool]:
-        """Tools that the caller's token allows."""
-        allowed = caller_now().scopes
+        """Tools that the caller's token and role allow."""
+        caller = caller_now()
+        rights = await in_thread(caller.rights)
         every = await super().list_tools()
-        return [one for one in every if self._scopes.get(one.name) in (None, *allowed)]
+        hidden = {name for name, one in self._served.items() if not one.is_for(caller.scopes, rights)}
+        return [one for one in every if one.name not in hidden]
 
     async def list_resources(self) -> list[Resource]:
         """Resources that there are for the caller."""
@@ -58,10 +68,14 @@ class HpcServer(MCPServer[Any]):
         self, uri: Any, context: Context[Any, Any] | None = None
     ) -> Iterable[ReadResourceContents] | InputRequiredResult:
         """Read a resource in the caller's name."""
-        found = await in_thread(resources.read, caller_now(), str(uri))
+        found = await in_thread(
+            resources.read, caller_now(), str(uri), waits=str(uri).startswith(campaign_uri(""))
+        )
         if found is None:
             return await super().read_resource(uri, context)
-        return [ReadResourceContents(content=found.data, mime_type=found.mime, meta=found.meta)]
+        return [
+            ReadResourceContents(content=found.data, mime_type=found.mime, meta={NOTE: DATA, **(found.meta or {})})
+        ]
 
 
 def make_server(callers: Callers, *, guard: Guard | None = None, limits: Limits | None = None) -> MCPServer[Any]:
@@ -81,7 +95,7 @@ def make_server(callers: Callers, *, guard: Guard | None = None, limits: Limits 
         instructions=INSTRUCTIONS,
         version=hpcagent.__version__,
         tools=[as_sdk_tool(one) for one in served],
-        scopes={one.name: one.scope for one in served},
+        served=served,
         subscriptions=notices,
         extensions=[Tasks()],
         log_level="WARNING",
@@ -109,12 +123,24 @@ def _complete(server: MCPServer[Any]) -> None:
     decorate()(complete)
 
 
+def _with_meta(answer: HandlerResult, more: dict[str, Any]) -> HandlerResult:
+    """The same answer with more in its `_meta`."""
+    if isinstance(answer, dict):
+        return {**answer, "_meta": {**(answer.get("_meta") or {}), **more}}
+    if isinstance(answer, CallToolResult):
+        return answer.model_copy(update={"meta": {**(answer.meta or {}), **more}})
+    return answer
+
+
 def _as_caller(callers: Callers, guarded: bool, limits: Limits) -> Any:
     async def middleware(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        caller = caller_of(callers, ctx, guarded)
-        with calling(caller):
+        caller, trace, began = caller_of(callers, ctx, guarded), trace_of(ctx), time.monotonic()
+        with calling(caller), traced(trace):
             if ctx.request_id is None:
                 return await call_next(ctx)  # a notification has no answer
-            return await limits.answered(caller.person, ctx, call_next)
+            answer = await limits.answered(caller.person, ctx, call_next)
+            if ctx.method != "tools/call":
+                return answer
+            return _with_meta(answer, {ELAPSED: round(1000 * (time.monotonic() - began), 1), TRACE: trace})
 
     return middleware

@@ -17,11 +17,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from hpcagent.errors import BadInput, HpcAgentError
 from hpcagent.gate.not_allowed import NotAllowed
-from hpcagent.mcp.approving import Confirm, confirmed, in_thread, let_through
+from hpcagent.gate.rules import Right
+from hpcagent.mcp.approving import Confirm, confirmed, let_through
 from hpcagent.mcp.callers import Caller, Scope, caller_now
-from hpcagent.mcp.said import DATA, clean, clean_text
+from hpcagent.mcp.said import DATA, clean
+from hpcagent.mcp.schemas import allowed_by, short, with_refusal
+from hpcagent.mcp.threads import in_thread
+from hpcagent.mcp.words import in_tool_words, next_step
 
-__all__ = ["Answer", "Served", "Tool", "as_sdk_tool", "refusal", "tool", "tools_of", "wrong_argument"]
+__all__ = ["Answer", "Served", "Tool", "as_sdk_tool", "refusal", "tool", "tools_of", "uncapped", "wrong_argument"]
 
 log = logging.getLogger(__name__)
 
@@ -42,30 +46,41 @@ class Tool:
         function: Takes the caller, and the arguments by name; its docstring is for a model and for a person.
         title: A name for people.
         scope: What a token needs.
+        right: What a role needs, too; by default `run` with the scope `runs:write`, else none.
         read_only: It changes nothing.
         destructive: It may end or remove something.
         idempotent: Called again with the same arguments it does nothing more.
         foreign: Its answer has texts of runs, files and people.
         asks: What it asks of the workspace may need a person's yes.
         confirms: Of the caller and the arguments: what a person has to confirm first; None: nothing.
-        blocks: Content that goes along with the answer, made of it.
+        progress: Of the answer: how far it is, of how much (None: nobody knows), in words; None: nothing goes on.
+        waits: It may wait a moment for something to happen.
+        blocks: Content that goes along with the answer, made of it; what a block has may be taken out of it.
     """
 
     function: Callable[..., Any]
     title: str
     scope: Scope = "runs:read"
+    right: Right | None = None
     read_only: bool = True
     destructive: bool = False
     idempotent: bool = True
     foreign: bool = False
     asks: bool = False
     confirms: Callable[[Caller, Mapping[str, Any]], Confirm | None] | None = None
-    blocks: Callable[[Mapping[str, Any]], list[ContentBlock]] | None = None
+    progress: Callable[[Mapping[str, Any]], tuple[float, float | None, str] | None] | None = None
+    waits: bool = False
+    blocks: Callable[[dict[str, Any]], list[ContentBlock]] | None = None
 
     @property
     def name(self) -> str:
         """As clients call it."""
         return self.function.__name__
+
+    def is_for(self, scopes: frozenset[Scope], rights: frozenset[Right]) -> bool:
+        """Whether somebody with these scopes and rights is told of it; the gate decides on each call."""
+        needed = self.right or ("run" if self.scope == "runs:write" else None)
+        return self.scope in scopes and (needed is None or needed in rights)
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -103,15 +118,16 @@ class Served(SdkTool):
         except ToolError as error:
             if not isinstance(error.__cause__, ValidationError):
                 raise
-            return refusal(wrong_argument(self.name, error.__cause__))
+            schema = self.fn_metadata.arg_model.model_json_schema(by_alias=True)
+            return refusal(wrong_argument(self.name, error.__cause__, schema))
         except (BadInput, RecursionError) as error:
             return refusal(
                 error if isinstance(error, BadInput) else BadInput("the arguments are nested too deeply.")
             )
 
 
-def wrong_argument(name: str, error: ValidationError) -> NotAllowed:
-    """The first argument that is wrong, in words."""
+def wrong_argument(name: str, error: ValidationError, schema: Mapping[str, Any]) -> NotAllowed:
+    """The first argument that is wrong, in words, and what its tool's schema allows."""
     first = error.errors(include_url=False, include_context=False)[0]
     field = ".".join(map(str, first["loc"]))
     unknown = first["type"] == "extra_forbidden"
@@ -121,16 +137,24 @@ def wrong_argument(name: str, error: ValidationError) -> NotAllowed:
         if unknown
         else f"{name} needs {field}"
         if missing
-        else first["msg"].lower()
+        else uncapped(first["msg"])
     )
+    known = ", ".join(schema.get("properties", ())) or "it takes none"
+    within = first["loc"][:-1] if unknown else first["loc"]
+    allowed = (known if unknown and not within else "") or allowed_by(schema, within) or f"arguments: {known}"
     return NotAllowed(
         "contract",
         why,
         field=field,
         value=None if missing else first.get("input"),
-        allowed="what the tool's input schema says",
+        allowed=allowed,
         do="correct it and call again; nothing was run",
     )
+
+
+def uncapped(words: str) -> str:
+    """Words as the rest of a sentence: patterns and names in them stay as they are."""
+    return words[:1].lower() + words[1:]
 
 
 def as_sdk_tool(one: Tool) -> SdkTool:
@@ -140,44 +164,28 @@ def as_sdk_tool(one: Tool) -> SdkTool:
         name=one.name,
         title=one.title,
         description=inspect.cleandoc(one.function.__doc__ or ""),
-        annotations=ToolAnnotations(
-            title=one.title,
-            read_only_hint=one.read_only,
-            destructive_hint=one.destructive,
-            idempotent_hint=one.idempotent,
-            open_world_hint=False,
-        ),
+        annotations=_annotations(one),
     )
     loose = found.fn_metadata.arg_model
     make: Any = create_model  # mypy takes what it returns for a class of its own
     strict = make(loose.__name__, __base__=loose, __cls_kwargs__={"extra": "forbid"})
     found.fn_metadata.arg_model = strict
-    found.parameters = strict.model_json_schema(by_alias=True)
-    found.fn_metadata.output_schema = _or_refusal(found.fn_metadata.output_schema)
+    found.parameters = short(strict.model_json_schema(by_alias=True), takes=True)
+    gives = found.fn_metadata.output_schema
+    found.fn_metadata.output_schema = None if gives is None else with_refusal(short(gives))
     return found
 
 
-REFUSAL: dict[str, Any] = {
-    "error": {"type": "string", "description": "Why it was not done; what to do instead."},
-    "refused": {
-        "type": "object",
-        "description": "check, field, value, allowed, do: what was wrong, and what is right.",
-    },
-    "kind": {"type": "string", "description": "Kind of the error, where it is no refusal."},
-}
-
-
-def _or_refusal(schema: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The schema of an answer, which an error is of, too: clients check it also where `isError` is set."""
-    if schema is None:
-        return None
-    properties = dict(schema.get("properties", {}))
-    for name, said in REFUSAL.items():
-        own = properties.get(name, said)
-        properties[name] = own if own.get("type") == said["type"] else {"anyOf": [own, said]}
-    either = [{"required": schema.get("required", [])}, {"required": ["error"]}]
-    rest = {key: value for key, value in schema.items() if key not in ("properties", "required")}
-    return {**rest, "properties": properties, "anyOf": either}
+def _annotations(one: Tool) -> ToolAnnotations:
+    """What it does to the world; of what changes nothing no more is to be said."""
+    if one.read_only:
+        return ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    return ToolAnnotations(
+        read_only_hint=False,
+        destructive_hint=one.destructive,
+        idempotent_hint=one.idempotent,
+        open_world_hint=False,
+    )
 
 
 def _served(one: Tool) -> Callable[..., Awaitable[Any]]:
@@ -197,15 +205,15 @@ def _served(one: Tool) -> Callable[..., Awaitable[Any]]:
                 asked = await confirmed(ctx, caller, wanted)
                 if asked is not None:
                     return asked
-            answer = await (let_through(ctx, caller, attempt) if one.asks else in_thread(attempt))
+            answer = await (let_through(ctx, caller, attempt) if one.asks else in_thread(attempt, waits=one.waits))
             if isinstance(answer, InputRequiredResult | CallToolResult):
                 return answer
-            data = clean(
-                answer.model_dump(mode="json", by_alias=True) if isinstance(answer, BaseModel) else answer
-            )
-            return _answer(one, data)
+            said = await in_thread(_said, one, answer)  # megabytes of texts take their time
+            if one.progress is not None and (far := one.progress(said.structured_content or {})) is not None:
+                await ctx.report_progress(*far)  # nothing, unless the client has asked for it
+            return said
         except HpcAgentError as error:
-            return refusal(error)
+            return await in_thread(refusal, error)
         except ValidationError as error:
             log.exception("the answer of %s is not of its schema", one.name)
             return refusal(
@@ -224,24 +232,39 @@ def _served(one: Tool) -> Callable[..., Awaitable[Any]]:
     return call
 
 
-def _answer(one: Tool, data: Mapping[str, Any]) -> CallToolResult:
+def _said(one: Tool, answer: Any) -> CallToolResult:
+    """An answer as it is sent: no secrets and control characters in it."""
+    plain = answer.model_dump(mode="json", by_alias=True) if isinstance(answer, BaseModel) else answer
+    return _answer(one, clean(plain))
+
+
+def _answer(one: Tool, data: dict[str, Any]) -> CallToolResult:
+    blocks = [] if one.blocks is None else one.blocks(data)
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    content: list[ContentBlock] = [TextContent(type="text", text=text)]
+    content: list[ContentBlock] = [TextContent(type="text", text=text), *blocks]
     if one.foreign:
         content.insert(0, TextContent(type="text", text=DATA))
-    if one.blocks is not None:
-        content += one.blocks(data)
     return CallToolResult(content=content, structured_content=dict(data))
 
 
 def refusal(error: HpcAgentError) -> CallToolResult:
     """An error as an answer that a model can act on: which field, what is allowed, what to do next."""
-    found: dict[str, Any] = {"error": error.message}
     if isinstance(error, NotAllowed):
-        found |= {"refused": error.plain()}
+        refused = error.plain()
+        texts = {name: in_tool_words(str(refused.get(name, ""))) for name in ("why", "allowed", "do")}
+        texts["do"] = texts["do"] or next_step(error.message)
+        refused |= {name: text for name, text in texts.items() if text}
+        message = NotAllowed.of(refused).message
+        found: dict[str, Any] = {"error": message, "refused": refused}
     else:
-        found |= {"kind": type(error).__name__}
+        message = in_tool_words(error.message)
+        do = next_step(message)
+        message += f" Do this: {do}." if do else ""
+        found = {"error": message, "kind": type(error).__name__}
+        # What is wrong and what to do stand where a program finds them, too.
+        rest = {"why": message, "value": getattr(error, "value", None), "do": do}
+        found |= {"refused": {name: one for name, one in rest.items() if one not in ("", None)}}
     data = clean(found)
     return CallToolResult(
-        content=[TextContent(type="text", text=clean_text(error.message))], structured_content=data, is_error=True
+        content=[TextContent(type="text", text=data["error"])], structured_content=data, is_error=True
     )

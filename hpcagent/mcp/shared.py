@@ -66,7 +66,7 @@ def shared(caller: Caller, resource: str) -> Content:
     found["units"] = {one.name: one.unit for one in record.content.fields if one.unit} | {
         "created_at": "s, Unix time"
     }
-    return as_json(found, meta={META: about})
+    return as_json(found, exact=True, meta={META: about})
 
 
 def _items(resources: Resources, record: Resource) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def item(caller: Caller, resource: str, key: str) -> Content:
         )
     meta = {META: clean(_plain(info))}
     if info.kind == "json":
-        return as_json(store.get(key), meta=meta)
+        return as_json(store.get(key), exact=True, meta=meta)
     data = store.read(key)
     if b"\0" not in data:
         try:

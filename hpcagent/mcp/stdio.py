@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -18,16 +20,21 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 import anyio.to_thread
+from mcp_types import INVALID_REQUEST, PARSE_ERROR, JSONRPCNotification, jsonrpc_message_adapter
+from pydantic import ValidationError
 
-from hpcagent.shown import plain
+from hpcagent.shown import CONTROL, plain
 
 if TYPE_CHECKING:
     from hpcagent.mcp.limits import Limits
 
-__all__ = ["LARGEST_MESSAGE", "Wire", "own_streams", "quiet_logging", "serve_stdio"]
+__all__ = ["LARGEST_MESSAGE", "TooLong", "Wire", "own_streams", "quiet_logging", "serve_stdio", "unreadable"]
+
+log = logging.getLogger(__name__)
 
 LARGEST_MESSAGE = 4 << 20
 """Bytes of a message; a longer one is answered as one that cannot be read."""
+_KEPT = 1 << 10  # bytes of both ends of a longer one, in which its id may be
 _PIECE = 1 << 16
 
 
@@ -78,9 +85,9 @@ def quiet_logging() -> None:
 class _Lines:
     """What the client sends, line by line, read by a thread that nobody has to wait for."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._send, self._receive = anyio.create_memory_object_stream[str](0)
+    def __init__(self, descriptor: int, writer: _Writer) -> None:
+        self._descriptor, self._writer = descriptor, writer
+        self._send, self._receive = anyio.create_memory_object_stream[str | TooLong](0)
         self._token = anyio.lowlevel.current_token()
 
     def begin(self) -> None:
@@ -90,10 +97,17 @@ class _Lines:
         return self
 
     async def __anext__(self) -> str:
-        try:
-            return await self._receive.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
+        while True:
+            try:
+                line = await self._receive.receive()
+            except anyio.EndOfStream:
+                raise StopAsyncIteration from None
+            refused = unreadable(line)
+            if refused is None and isinstance(line, str) and line.strip():
+                return line
+            if refused is not None:  # the SDK would leave the client waiting
+                log.warning("a message was not taken: %s", refused["error"]["message"])
+                await self._writer.write(json.dumps(refused) + "\n")
 
     def _read(self) -> None:
         with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.RunFinishedError):
@@ -107,19 +121,98 @@ class _Lines:
         self._receive.close()
 
 
-def _split(descriptor: int) -> Iterator[str]:
-    """Lines from a descriptor, of which it may take one byte at a time; too long a line is an empty one."""
-    held, skipped = bytearray(), False
+@dataclass(frozen=True)
+class TooLong:
+    """A message that was not kept.
+
+    Attributes:
+        begin: Its first bytes.
+        end: Its last ones.
+    """
+
+    begin: bytes
+    end: bytes
+
+
+def _split(descriptor: int) -> Iterator[str | TooLong]:
+    """Lines from a descriptor, of which it may take one byte at a time; of one that is too long both ends."""
+    held, begin = bytearray(), b""
     while piece := _piece(descriptor):
         *lines, rest = piece.split(b"\n")
         for line in lines:
             held += line
-            text = "" if skipped or len(held) > LARGEST_MESSAGE else held.decode(errors="replace")
-            held, skipped = bytearray(), False
-            yield text
+            if begin or len(held) > LARGEST_MESSAGE:
+                yield TooLong(begin or bytes(held[:_KEPT]), bytes(held[-_KEPT:]))
+            else:
+                yield held.decode(errors="replace")
+            held, begin = bytearray(), b""
         held += rest
         if len(held) > LARGEST_MESSAGE:
-            held, skipped = bytearray(), True
+            begin, held = begin or bytes(held[:_KEPT]), held[-_KEPT:]
+
+
+_ID = r'"id"\s*:\s*("[^"\\]{1,200}"|-?\d{1,18})\s*'
+_VERSION = r'"jsonrpc"\s*:\s*"2\.0"\s*'
+_ID_FIRST = re.compile(rf"\s*\{{\s*(?:{_VERSION},\s*)?{_ID},")
+_ID_LAST = re.compile(rf",\s*{_ID}(?:,\s*{_VERSION})?\}}\s*\Z")
+
+
+def unreadable(line: str | TooLong) -> dict[str, Any] | None:
+    """The answer to a message that cannot be taken; None: it can, or it is an empty line.
+
+    Example:
+        >>> unreadable('{"jsonrpc": "2.0", "id": 7, "method": 8}')["id"]
+        7
+        >>> unreadable('{"jsonrpc": "2.0", "id": 7, "method": "ping"}')
+    """
+    if isinstance(line, TooLong):
+        return _refusal(_at_an_end(line.begin, line.end), PARSE_ERROR, f"it has more than {LARGEST_MESSAGE} bytes")
+    if not line.strip():
+        return None
+    try:
+        message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        if first["type"] == "json_invalid":
+            ends = line[:_KEPT].encode(), line[-_KEPT:].encode()
+            found = _loaded(line)
+            identity = _id_of(found) if isinstance(found, dict) else _at_an_end(*ends)
+            return _refusal(identity, PARSE_ERROR, first["msg"])
+        return _refusal(_id_of(_loaded(line)), INVALID_REQUEST, _SHAPE)
+    if isinstance(message, JSONRPCNotification) and '"id"' in line:
+        found = _loaded(line)
+        if isinstance(found, dict) and "id" in found:  # it would be taken for one that wants no answer
+            return _refusal(None, INVALID_REQUEST, "an id is a text or a whole number")
+    return None
+
+
+_SHAPE = "it is no JSON-RPC 2.0 request, notification or response; there are no batches"
+
+
+def _refusal(identity: Any, code: int, why: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": identity, "error": {"code": code, "message": f"{why}; nothing was done."}}
+
+
+def _loaded(line: str) -> Any:
+    """What Python can read of it, which is more than the SDK can; None: it cannot."""
+    try:
+        return json.loads(line, parse_int=lambda digits: int(digits) if len(digits) < 19 else None)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _id_of(found: Any) -> str | int | None:
+    """The id of what would be a request."""
+    identity = found.get("id") if isinstance(found, dict) and "method" in found else None
+    if isinstance(identity, bool) or not isinstance(identity, str | int) or CONTROL.search(str(identity)):
+        return None
+    return identity if len(str(identity)) <= 200 else None
+
+
+def _at_an_end(begin: bytes, end: bytes) -> str | int | None:
+    """The id, where it stands at the begin or at the end of a message: in between it may be something else's."""
+    found = _ID_FIRST.match(begin.decode(errors="replace")) or _ID_LAST.search(end.decode(errors="replace"))
+    return None if found is None else _loaded(found[1])
 
 
 def _piece(descriptor: int) -> bytes:
@@ -135,16 +228,21 @@ class _Writer:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._gone = anyio.Event()
+        self._turn = anyio.Lock()  # an answer is written in pieces
+        self._own = anyio.CapacityLimiter(1)  # what the tools do keeps no answer back
 
     async def write(self, text: str) -> None:
-        left = memoryview(text.encode())
-        while left:
-            try:
-                written = await anyio.to_thread.run_sync(os.write, self._descriptor, left, abandon_on_cancel=True)
-            except OSError:
-                self._gone.set()
-                return
-            left = left[written:]
+        async with self._turn:
+            left = memoryview(text.encode())
+            while left:
+                try:
+                    written = await anyio.to_thread.run_sync(
+                        os.write, self._descriptor, left, abandon_on_cancel=True, limiter=self._own
+                    )
+                except OSError:
+                    self._gone.set()
+                    return
+                left = left[written:]
 
     async def flush(self) -> None:
         """Nothing is kept back."""
@@ -158,7 +256,8 @@ async def serve(server: Any, wire: Wire) -> None:
     """Serve until the client closes stdin, or SIGTERM, SIGINT or SIGHUP comes."""
     from mcp.server.stdio import stdio_server
 
-    lines, writer = _Lines(wire.reads), _Writer(wire.writes)
+    writer = _Writer(wire.writes)
+    lines = _Lines(wire.reads, writer)
     low = server._lowlevel_server  # the SDK's own way to run takes no streams
 
     async def until_told(scope: anyio.CancelScope) -> None:

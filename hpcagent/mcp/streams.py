@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -34,14 +35,16 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from hpcagent.errors import BadInput, HpcAgentError
-from hpcagent.mcp.approving import in_thread
 from hpcagent.mcp.callers import Caller, caller_now
 from hpcagent.mcp.notices import Notices
 from hpcagent.mcp.routes import matched
 from hpcagent.mcp.said import clean_text
+from hpcagent.mcp.threads import in_thread
 from hpcagent.mcp.watching import Watch
 
 __all__ = ["MOST_URIS", "TASKS", "may_hear", "serve_streams"]
+
+log = logging.getLogger(__name__)
 
 MOST_URIS = 1000
 """So many resources may one stream, or one session, ask for."""
@@ -199,8 +202,11 @@ class _OldClients:
         if event is not None and old and _connection(ctx).has_standalone_channel:
             session = self._session(ctx)
             session.lists.add(event)
-            if isinstance(event, ResourcesListChanged) and "runs:read" in caller_now().scopes:
-                await session.hear("")
+            if not isinstance(event, PromptsListChanged) and "runs:read" in caller_now().scopes:
+                try:
+                    await session.hear("")
+                except MCPError as error:
+                    log.warning("a session is told of no changes: %s", error.error.message)
         return await call_next(ctx)
 
     def _session(self, ctx: ServerRequestContext[Any, Any]) -> _OldSession:

@@ -8,6 +8,7 @@ it, a run that has failed is a task that is `completed` with `isError`: `failed`
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -31,17 +32,21 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import Field
 
 from hpcagent.errors import BadInput, HpcAgentError, NotPermitted
-from hpcagent.mcp.approving import in_thread
 from hpcagent.mcp.callers import Caller, caller_now
 from hpcagent.mcp.routes import campaign_uri, run_uri
 from hpcagent.mcp.said import DATA, clean, clean_text
+from hpcagent.mcp.serving import Answer
 from hpcagent.mcp.streams import TASKS
-from hpcagent.mcp.tools import campaigns, runs
+from hpcagent.mcp.threads import in_thread
+from hpcagent.mcp.tools import campaigns, catalysts, runs, simulations
 
 __all__ = ["STARTS", "Tasks", "task_of"]
 
-STARTS = ("run_job", "repeat_run", "start_campaign", "extend_campaign", "bayesian_optimize")
-"""Tools whose answer is a handle."""
+STARTS = (
+    *("run_job", "repeat_run", "submit_slurm", "optimize_geometry", "plot_band_structure"),
+    *("run_dft", "simulation_run", "start_campaign", "extend_campaign", "bayesian_optimize"),
+)
+"""Tools whose answer has a handle."""
 POLL_MS = 1000
 _HANDLES = ("run_id", "campaign_id")
 
@@ -102,7 +107,7 @@ async def _asked(function: Callable[..., Any], *args: Any) -> Any:
         MCPError: There is no such task, or the workspace does not answer.
     """
     try:
-        return await in_thread(function, *args)
+        return await in_thread(function, *args, waits=function is task_of)
     except BadInput as error:
         raise MCPError(INVALID_PARAMS, clean_text(f"there is no such task: {error.message}")) from None
     except NotPermitted as error:
@@ -153,7 +158,7 @@ def _ended(caller: Caller, identity: str) -> None:
     if found["ended_at"] is not None:
         return
     if found["kind"] == "campaign":
-        caller.workspace.stop(identity)
+        caller.workspace.stop(identity, at_once=True)  # get says when it has ended
     else:
         caller.workspace.cancel(identity)
 
@@ -183,6 +188,8 @@ def task_of(caller: Caller, identity: str) -> dict[str, Any]:
     if status != "completed":
         return task
     data, failed = _campaign(caller, identity) if found["kind"] == "campaign" else _run(caller, identity, found)
+    if data["state"] in ("running", "recording"):
+        return task | {"status": "working", "statusMessage": f"{state}; its result is written down"}
     if data.get("answer_handle"):
         return task | {"status": "working", "statusMessage": f"{state}; its answer is worked out"}
     return task | {"result": _result(data, failed).model_dump(mode="json", by_alias=True, exclude_none=True)}
@@ -191,8 +198,19 @@ def task_of(caller: Caller, identity: str) -> dict[str, Any]:
 def _run(caller: Caller, identity: str, found: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     """What has come out, in the form of the answer of the tool that has started it, and whether it has failed."""
     said = runs.get_status(caller, identity).model_dump(mode="json")
-    handle = {"found": True, "workdir": f"work/{found['execution_id']}", "uri": run_uri(identity)}
+    handle = {"found": True, "uri": run_uri(identity)}
+    more = _ANSWERS.get(found["app"])
+    if more is not None:
+        with contextlib.suppress(BadInput):  # a run of that app by run_job
+            said |= more(caller, identity).model_dump(mode="json")
     return said | handle, found["state"] != "completed"  # found by its id: nothing ran anew
+
+
+# Runs of tools whose answers have more than a handle, by their apps.
+_ANSWERS: dict[str, Callable[[Caller, str], Answer]] = {
+    "oscillator": simulations.simulation_get_results,
+    "adsorption": catalysts.get_dft,
+}
 
 
 def _campaign(caller: Caller, identity: str) -> tuple[dict[str, Any], bool]:

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import logging
 import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,14 +27,18 @@ from hpcagent.gate.rules import Rules
 from hpcagent.mcp.callers import ALL_SCOPES, Caller, Callers, Scope
 from hpcagent.mcp.jwks import ALGORITHMS, Keys
 from hpcagent.mcp.own_token import own_token
+from hpcagent.mcp.said import clean_text
 from hpcagent.workspace.folder import Folder
 
-__all__ = ["Guard", "JwtVerifier", "OwnVerifier", "caller_of"]
+__all__ = ["Guard", "JwtVerifier", "OwnVerifier", "caller_of", "program_of", "trace_of"]
 
 log = logging.getLogger(__name__)
 
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 LONGEST_TOKEN = 16 << 10
 LEEWAY_S = 30.0
+LATEST_S = 1e11
+"""Unix time: beyond it no token ends."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,7 @@ class JwtVerifier:
         """Who it speaks for, `subject` None: somebody who is not known here; None: it is not valid."""
         try:
             claims = await self._claims(token)
+            expires_at = _end_of(claims["exp"])
         except jwt.PyJWTError as error:
             log.info("a token was refused: %s", type(error).__name__)
             return None
@@ -112,7 +118,7 @@ class JwtVerifier:
             token="",  # nobody needs it any more: it cannot be passed on
             client_id=str(claims.get("client_id") or claims.get("azp") or "")[:200],
             scopes=sorted(_scopes(claims)),
-            expires_at=int(claims["exp"] + LEEWAY_S),
+            expires_at=expires_at,
             resource=self._audience,
             subject=self._people.person_of(who) if isinstance(who, str) and who else None,
             claims={"iss": self._issuer},
@@ -137,6 +143,17 @@ class JwtVerifier:
             leeway=LEEWAY_S,
             options={"require": ["exp", "iss", "aud"]},
         )
+
+
+def _end_of(exp: object) -> int:
+    """When a token ends, in Unix seconds, with the leeway.
+
+    Raises:
+        DecodeError: It is no number (RFC 7519, 4.1.4), or none of a time that there is.
+    """
+    if isinstance(exp, bool) or not isinstance(exp, int | float) or not 0 <= exp <= LATEST_S:
+        raise jwt.DecodeError("no time")
+    return int(exp + LEEWAY_S)
 
 
 _WORD = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
@@ -180,7 +197,22 @@ def caller_of(callers: Callers, ctx: ServerRequestContext[Any, Any], guarded: bo
     user = None if ctx.request is None else ctx.request.scope.get("user")
     token = user.access_token if isinstance(user, AuthenticatedUser) else get_access_token()
     if token is not None and token.subject is not None:
-        return callers.caller(token.subject, ALL_SCOPES.intersection(token.scopes))
+        return callers.caller(token.subject, ALL_SCOPES.intersection(token.scopes), program=program_of(ctx))
     if guarded or token is not None:
         raise MCPError(INVALID_REQUEST, "this server needs a token with each request")
-    return callers.caller()
+    return callers.caller(program=program_of(ctx))
+
+
+def program_of(ctx: ServerRequestContext[Any, Any]) -> str:
+    """Program and version, as the client says them: nobody has checked it."""
+    params = ctx.session.client_params
+    if params is None:
+        return ""
+    info = params.client_info
+    return clean_text(" ".join(f"{info.name[:80]} {info.version[:40]}".split()))
+
+
+def trace_of(ctx: ServerRequestContext[Any, Any]) -> str:
+    """The id of a request: that of the client's trace (W3C, `traceparent` in `_meta`), else a new one."""
+    found = _TRACEPARENT.fullmatch(str((ctx.meta or {}).get("traceparent", "")))
+    return found[1] if found else secrets.token_hex(16)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import logging
+import re
 import threading
 import time
 from collections import Counter
@@ -16,10 +16,13 @@ from mcp.server.subscriptions import ResourcesListChanged, ResourceUpdated, Serv
 
 from hpcagent.contexts.events import MISSED
 from hpcagent.errors import BadInput, HpcAgentError
+from hpcagent.gate.rules import Rights
 from hpcagent.mcp.routes import OVERVIEW, REPORT, campaign_uri, run_uri, shared_uri
 from hpcagent.workspace.client import Workspace
 
 __all__ = ["EVENTS", "Watch", "notices_of"]
+
+APP = re.compile(r"[A-Za-z_][\w.-]{0,99}", re.ASCII)
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +39,6 @@ LOOK_S = 1.0
 """So often is looked at what no event tells of: progress of campaigns, new runs, approvals."""
 AGAIN_S = 1.0
 EXPIRES_S = 6 * 3600.0  # of a subscription whose server was killed
-PIECE = 1 << 20
-FINISHED = b'"event":"results"'
 
 
 class Watch:
@@ -62,6 +63,7 @@ class Watch:
         self._after, self._since = "", 0.0
         self._read: dict[str, int] = {}
         self._approvals: frozenset[str] | None = None
+        self._rights: Rights | None = None
 
     # -- its streams, under the lock of whoever has it -----------------------------------------
 
@@ -90,6 +92,7 @@ class Watch:
                 self._subscribe()
                 self._since = time.time()
                 self._after = self._workspace.changes("now")["after"]
+                self._rights_changed()
                 self._thread = threading.Thread(target=self._go, name="mcp notices", daemon=True)
                 self._thread.start()
             for uri, moved in self._campaigns():
@@ -177,6 +180,8 @@ class Watch:
                 changed |= dict.fromkeys(_of_run(identity))
             self._states[identity] = state
         changed |= dict.fromkeys(ResourceUpdated(uri) for uri in self._look_at_campaigns())
+        if self._rights_changed():
+            changed |= {ToolsListChanged(): None, ResourceUpdated(OVERVIEW): None}
         if self._uris[OVERVIEW]:
             pending = frozenset(one["id"] for one in self._workspace.approvals(pending=True))
             if self._approvals not in (None, pending):
@@ -193,6 +198,13 @@ class Watch:
             self._after, more, anew = found["after"], found["more"], anew or found["anew"]
             for row in found["rows"]:
                 yield row, anew
+
+    def _rights_changed(self) -> bool:
+        """Whether workspace.toml says otherwise since the last look what the person may do."""
+        before = self._rights
+        with contextlib.suppress(BadInput):  # one that is wrong changes nothing
+            self._rights = self._workspace.rights()
+        return before not in (None, self._rights)
 
     def _look_at_campaigns(self) -> list[str]:
         """What has changed of campaigns: more runs have ended since the last look, or there is a new report."""
@@ -220,19 +232,15 @@ class Watch:
         return before not in (None, now)
 
     def _more_finished(self, campaign: str) -> bool:
-        at = self._read.get(campaign)
+        before = self._read.get(campaign)
         try:
-            if at is None:
-                self._read[campaign] = self._workspace.piece(campaign, "events.jsonl", length=0)["bytes"]
-                return False
-            found = self._workspace.piece(campaign, "events.jsonl", offset=at, length=PIECE)
-        except BadInput:  # it has not begun
-            self._read.setdefault(campaign, 0)
-            return False
-        data = base64.b64decode(found["data"])
-        whole = data.rfind(b"\n") + 1 or (len(data) if len(data) == PIECE else 0)
-        self._read[campaign] = at + whole
-        return FINISHED in data[:whole]
+            said = self._workspace.status(campaign, lines=0)["progress"]
+        except BadInput:  # it is not there for this person
+            said = None
+        # Where it does not go on an event tells of its end.
+        now = (before or 0) if said is None else int(said["done"])
+        self._read[campaign] = now
+        return before not in (None, now)
 
 
 def notices_of(event: str, payload: Mapping[str, Any]) -> Iterator[ServerEvent]:
@@ -249,7 +257,8 @@ def notices_of(event: str, payload: Mapping[str, Any]) -> Iterator[ServerEvent]:
             yield ResourceUpdated(shared_uri(name, str(payload["item"])))
     elif event in ("on_tool_registered", "on_tool_deprecated"):
         yield ToolsListChanged()
-        yield ResourceUpdated(f"app://{payload['tool']}")
+        if APP.fullmatch(str(payload["tool"])):  # anybody may tell it, of whatever they like
+            yield ResourceUpdated(f"app://{payload['tool']}")
     elif event == "on_quota_exceeded":
         yield ResourceUpdated(OVERVIEW)
     elif event == MISSED:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationInfo, field_validator, model_validator
 
-from hpcagent.errors import BadInput, nearest
+from hpcagent.errors import BadInput, in_brief, nearest
 from hpcagent.html import Card, Displayed, Rows
 from hpcagent.model.base import RECORDED, Record
 from hpcagent.model.space import Parameter, Space
@@ -83,6 +83,12 @@ class Metric(Record):
         return noise
 
 
+MOST_OF_EACH = 10**6
+"""Nodes, ranks on a node, GB on a node, ...: no machine has more, and products of them stay numbers."""
+LONGEST_S = 30 * 365 * 86400.0
+"""Wall time that may be asked for, in seconds."""
+
+
 class Resources(Record):
     """What one run occupies; decides which executor of a site takes it.
 
@@ -103,17 +109,29 @@ class Resources(Record):
     walltime_s: float | None = None
     memory_gb: float | None = None
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _number(cls, value: object, info: ValidationInfo) -> object:
+        if isinstance(value, bool | str):
+            raise BadInput(f"{info.field_name}={in_brief(value)} must be a number.")
+        return value
+
     @model_validator(mode="after")
     def _check(self) -> Resources:
-        for name in ("nodes", "ranks_per_node", "threads_per_rank"):
-            if getattr(self, name) < 1:
-                raise BadInput(f"{name}={getattr(self, name)} must be at least 1.")
-        if self.gpus_per_node < 0:
-            raise BadInput(f"gpus_per_node={self.gpus_per_node} must be at least 0.")
+        for name in ("nodes", "ranks_per_node", "threads_per_rank", "gpus_per_node"):
+            value, least = getattr(self, name), 0 if name == "gpus_per_node" else 1
+            if value < least:
+                raise BadInput(f"{name}={in_brief(value)} must be at least {least}.")
+            if value > MOST_OF_EACH:
+                raise BadInput(f"{name}={in_brief(value)} must be at most {MOST_OF_EACH}.")
         if self.walltime_s is not None and not (math.isfinite(self.walltime_s) and self.walltime_s > 0):
             raise BadInput(f"walltime_s={self.walltime_s:g} must be a positive number of seconds.")
+        if self.walltime_s is not None and self.walltime_s > LONGEST_S:
+            raise BadInput(f"walltime_s={self.walltime_s:g} must be at most {LONGEST_S:g} s (30 years).")
         if self.memory_gb is not None and not self.memory_gb > 0:
             raise BadInput(f"memory_gb={self.memory_gb} must be positive.")
+        if self.memory_gb is not None and not self.memory_gb <= MOST_OF_EACH:
+            raise BadInput(f"memory_gb={self.memory_gb} must be at most {MOST_OF_EACH} GB.")
         return self
 
     @property

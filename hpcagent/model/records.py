@@ -310,6 +310,9 @@ class Result(Displayed, Record):
         parts: The runs it was made of, for a chain; its cost is the sum of those that were run for it.
         files: Files whose content decides the metrics (pseudopotentials, PAW setups, models): path -> SHA-256.
         versions: What has computed: name of the program or Python distribution -> version.
+        level_of_theory: What an engine really computed with, defaults resolved (functional, basis set, charge,
+            k-points, cutoff ...): name -> value with its unit; of a chain what its runs had, where they differ
+            beside each other.
         repairs: What was changed between its tries, by the campaign's `[repairs]`; empty where nothing was.
         remote: Where its files lie, if it was run on an endpoint; `hpcagent fetch` brings them here.
         mode: How a LAMMPS run was asked to be started: `executable`, `library`, `ensemble`, `auto`; empty for
@@ -342,6 +345,7 @@ class Result(Displayed, Record):
     parts: tuple[InnerRun, ...] = ()
     files: dict[str, str] = Field(default_factory=dict)
     versions: dict[str, str] = Field(default_factory=dict)
+    level_of_theory: dict[str, str] = Field(default_factory=dict)
     repairs: tuple[Repair, ...] = ()
     remote: Remote | None = None
     mode: str = ""
@@ -365,6 +369,7 @@ class Result(Displayed, Record):
             ("repaired", "\n".join(f"{r.repair} after {r.failure}: {r.changed}" for r in self.repairs)),
             ("took", f"{self.cost.wall_s:.3g} s on {self.host or 'an unnamed host'}"),
             ("site", self.site),
+            ("computed with", ", ".join(f"{n} {v}" for n, v in self.level_of_theory.items())),
             ("made of", f"{len(self.parts)} inner runs" if self.parts else ""),
             ("files in", self.workdir if self.remote is None else f"{self.remote} ({self.remote.brief})"),
             ("fetched to", "" if self.remote is None else self.workdir),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic import SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
-from hpcagent.errors import BadInput, nearest
+from hpcagent.errors import BadInput, in_brief, nearest
 from hpcagent.html import Card, Displayed, Rows
 from hpcagent.later import Later, is_numpy
 from hpcagent.model.allowed import Region
@@ -188,8 +188,14 @@ class Parameter(Displayed, Record):
             isinstance(value, (bool, str))
             or not (isinstance(value, (int, float)) or is_numpy(value, "integer", "floating"))
         ):
-            raise BadInput(f"{self.name}={value!r} is not a number; allowed: {self.range}.", value=value)
-        number = float(value)
+            raise BadInput(f"{self.name}={in_brief(value)} is not a number; allowed: {self.range}.", value=value)
+        try:
+            number = float(value)
+        except OverflowError:
+            raise BadInput(
+                f"{self.name}={in_brief(value)} is no number that can be written; allowed: {self.range}.",
+                value=in_brief(value),
+            ) from None
         if not math.isfinite(number):
             raise BadInput(f"{self.name}={number} is not finite; allowed: {self.range}.", value=value)
         assert self.low is not None and self.high is not None
@@ -206,15 +212,16 @@ class Parameter(Displayed, Record):
                 isinstance(choice, bool) or not (isinstance(value, bool) or is_numpy(value, "bool_"))
             ):
                 return choice
+        said = value[:200] if isinstance(value, str) else in_brief(value)
         raise BadInput(
-            f"{self.name}={value!r} is not one of {self.range}; "
-            f"{nearest(str(value), [str(c) for c in self.choices])}",
+            f"{self.name}={in_brief(value)} is not one of {self.range}; "
+            f"{nearest(said, [str(c) for c in self.choices])}",
             value=value,
         )
 
     def _validated_text(self, value: object) -> str:
         if not isinstance(value, str):
-            raise BadInput(f"{self.name}={value!r} is not a text; write it in quotes.", value=value)
+            raise BadInput(f"{self.name}={in_brief(value)} is not a text; write it in quotes.", value=value)
         if len(value) > LONGEST_TEXT or not value.isprintable():
             raise BadInput(
                 f"{self.name} is a text of {len(value)} characters; allowed: at most {LONGEST_TEXT} printable "

@@ -14,20 +14,28 @@ from hpcagent.campaign.decisions import policy_of
 from hpcagent.campaign.history import History
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.recorded import snapshot
+from hpcagent.campaign.repairing import repaired_note
 from hpcagent.campaign.result import CampaignResult
 from hpcagent.errors import BadInput
 from hpcagent.policies.base import Reason
 
-__all__ = ["answer_of", "campaign_toml", "next_points"]
+__all__ = ["answer_data", "answer_of", "campaign_toml", "next_points"]
 
 
 def answer_of(run_dir: Path) -> dict[str, Any]:
     """The answer so far, with its errors, P(feasible), the expected regret, and what it took.
 
+    `remarks` are of all runs. Of the best point `estimated` names the metrics that are estimates (from CPU time,
+    as no run there had its core), and `about` has what else is to be known of its numbers.
+
     Raises:
         BadInput: There is no campaign there.
     """
-    result: CampaignResult = read_run(run_dir)
+    return answer_data(read_run(run_dir))
+
+
+def answer_data(result: CampaignResult) -> dict[str, Any]:
+    """An answer as plain data; see `answer_of`."""
     states: dict[str, int] = {}
     for state in result.states.values():
         states[state] = states.get(state, 0) + 1
@@ -38,7 +46,7 @@ def answer_of(run_dir: Path) -> dict[str, Any]:
         "node_hours": result.node_hours + result.overhead_node_hours,
         "best": None,
         "expected_regret": None,
-        "remarks": list(result.remarks),
+        "remarks": [*result.disturbed, *filter(None, [repaired_note(result.results)]), *result.remarks],
     }
     best = result.best
     if best is not None:
@@ -53,11 +61,14 @@ def answer_of(run_dir: Path) -> dict[str, Any]:
             "probability_feasible": best.probability_feasible,
             "runs": best.runs,
             "ties": [dict(point) for point in best.ties],
+            "estimated": list(best.estimated),
+            "about": result.about_best,
         }
         regret = result.missed
         if regret is not None:
             found["expected_regret"] = {
                 "metric": regret.metric,
+                "unit": best.units.get(regret.metric, "1"),
                 "expected": regret.expected,
                 "at_most_95": regret.at_most,
                 "text": str(regret),

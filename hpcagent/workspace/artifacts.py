@@ -73,9 +73,14 @@ def opened(folder: Path, path: str) -> int:
     finally:
         if here >= 0:
             os.close(here)
-    if not stat.S_ISREG(os.fstat(file).st_mode):
+    status = os.fstat(file)
+    if not stat.S_ISREG(status.st_mode):
         os.close(file)
         raise BadInput(f"{in_brief(path)} is no regular file.", value=path)
+    # A run can copy what it may read; another user's file that it can only name is no file of the run.
+    if status.st_nlink > 1 and status.st_uid != os.geteuid():
+        os.close(file)
+        raise BadInput(f"{in_brief(path)} is another user's file with several names; it is not read.", value=path)
     return file
 
 
@@ -120,5 +125,7 @@ def tail_of(folder: Path, lines: int) -> list[str]:
             os.close(file)
         if data:
             text = data.decode("utf-8", "replace").splitlines()
+            if size > TAIL_BYTES and len(text) > 1:
+                del text[0]  # a part of a line, of which what tells a secret may be cut off
             return [plain(line) for line in text[-lines:]]
     return []

@@ -10,9 +10,9 @@ from typing import Any
 from hpcagent.campaign.record import Campaign
 from hpcagent.model.objective import Objective
 from hpcagent.model.space import Parameter
+from hpcagent.store.growing_lines import GrowingLines
 from hpcagent.store.journal import event_in
 from hpcagent.workspace.changed import Changed
-from hpcagent.workspace.progress import Growing
 
 __all__ = ["CampaignTable", "about_campaign", "columns_of"]
 
@@ -53,6 +53,16 @@ def _parameter(p: Parameter) -> dict[str, Any]:
     }
 
 
+class _Lines(GrowingLines):
+    """The lines of a journal; `anew` where another one lies there since."""
+
+    anew = False
+
+    def _begin_anew(self) -> None:
+        super()._begin_anew()
+        self.anew = True
+
+
 class CampaignTable:
     """A campaign's runs, one row each.
 
@@ -66,16 +76,14 @@ class CampaignTable:
         self.changed = Changed()
         self.rows: dict[str, dict[str, Any]] = {}
         self.stopped: str | None = None
-        self._journal = Growing(folder, "events.jsonl")
-        self._inode = 0
+        self._journal = _Lines(folder, "events.jsonl")
 
     def look(self) -> None:
         """Take in what was written since the last look; a line that is damaged is left out."""
         while text := self._journal.new():
-            if self._journal.inode != self._inode:
-                if self._inode:  # another journal lies there
-                    self.changed, self.rows, self.stopped = Changed(), {}, None
-                self._inode = self._journal.inode
+            if self._journal.anew:
+                self._journal.anew = False
+                self.changed, self.rows, self.stopped = Changed(), {}, None
             for line in text.splitlines():
                 event = event_in(line)
                 take = _KINDS.get(str((event or {}).get("event")))

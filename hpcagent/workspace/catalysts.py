@@ -54,7 +54,7 @@ def catalyst_data(known: Catalyst, asked: Mapping[str, Any]) -> dict[str, Any]:
         "result_uri": known.result_uri,
         "row": {"id": known.row.id, **known.row.values},
         "promising": known.adsorption_energy < asked["threshold_ev"],
-        "notes": [*known.notes, *_about_support(asked)],
+        "notes": list(dict.fromkeys((*known.notes, *_about_support(asked)))),
     }
 
 
@@ -169,7 +169,7 @@ class Catalysts:
                 events=events,
             )
         except AppFailed as error:
-            return {"error": error.message}
+            return {"error": error.message, "repair": error.details.get("repair")}
         except (BadInput, NotPermitted) as error:
             return {"error": f"it could not be recorded: {error.message}"}
         return {"found": catalyst_data(known, asked)}

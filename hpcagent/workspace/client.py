@@ -10,7 +10,8 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,20 +24,34 @@ from hpcagent.contexts.events import Events
 from hpcagent.elsewhere.detach import spawned
 from hpcagent.errors import BadInput, HpcAgentError, SiteFailed
 from hpcagent.gate.not_allowed import NotAllowed
+from hpcagent.gate.rules import Rights
 from hpcagent.resources.folder import Resources
+from hpcagent.shown import size_text
 from hpcagent.workspace.app_store import asked, packed
 from hpcagent.workspace.folder import KEEPER, Folder, find_folder
 from hpcagent.workspace.service import CALLS, SERVED
 from hpcagent.workspace.shared import context_permit, may_read, opened_resources
 from hpcagent.workspace.sockets import Lines, connect
 
-__all__ = ["Workspace"]
+__all__ = ["Workspace", "traced"]
 
 STARTS_WITHIN_S = 30.0
 LONGEST_WAIT_S = 300.0
 TRIES = 3
+LEAST_FREE = 1 << 20  # bytes on a disk that has room for a service to begin
 
 Answer = dict[str, Any]
+_TRACE: ContextVar[str] = ContextVar("trace", default="")
+
+
+@contextlib.contextmanager
+def traced(trace: str) -> Iterator[None]:
+    """Have this id written down with the calls that are made within, in place of the workspace's own."""
+    token = _TRACE.set(trace)
+    try:
+        yield
+    finally:
+        _TRACE.reset(token)
 
 
 class Workspace:
@@ -160,9 +175,13 @@ class Workspace:
         settings, resources = more.pop("settings", None), more.pop("resources", None)
         return self._one("estimate", **asked(app, settings, resources), params=dict(params or {}), **more)
 
-    def apps(self) -> Any:
-        """Apps that the caller may use: `name`, `version`, `description` of each."""
-        return self._call("apps")
+    def apps(self, query: str = "") -> Any:
+        """Apps that the caller may use: `name`, `version`, `description` of each.
+
+        Args:
+            query: Words of name, description, kind, engine, parameters or metrics; those with all of them first.
+        """
+        return self._call("apps", query=query)
 
     def invoke(self, invocation: Invocation, *, site: str = "", why: str = "") -> Answer:
         """Start the run that an invocation writes down, as it is written: of packaged apps as they are.
@@ -186,7 +205,8 @@ class Workspace:
 
         `progress` is None unless it runs and something is known: `done` `of` so many in `unit` (steps of the
         LAMMPS `run` command that goes on, runs of a campaign, else seconds), `share` (0 to 1), `from` what says
-        it, `elapsed_s`, `expected_s`.
+        it, `elapsed_s`, `expected_s`. `rc` is 0 of a run that is completed, else the exit code that its failure
+        names, or None; `workdir` its directory.
         """
         return self._one("status", identity=identity, lines=lines)
 
@@ -609,6 +629,10 @@ class Workspace:
         """Name, role and rights here."""
         return self._one("whoami")
 
+    def rights(self) -> Rights:
+        """What one's role may do, as `workspace.toml` says it now; asks no service."""
+        return self.folder.rights(self._as)
+
     def contexts(self) -> Contexts:
         """The contexts that this workspace's people and programs share; a write tells `on_context_update`.
 
@@ -656,12 +680,12 @@ class Workspace:
         return self._one("decide", identity=identity, grant=False, note=note)
 
     def costs(self) -> Answer:
-        """Spent and committed by person, and how good the estimates were by app."""
+        """Spent and committed in the whole `workspace` and by person; how good the estimates were, by app."""
         return self._one("costs")
 
-    def expire(self) -> Answer:
-        """Remove folders of runs that are older than `retention_days`."""
-        return self._one("expire")
+    def expire(self, *, dry_run: bool = False) -> Answer:
+        """Remove folders of runs that are older than `retention_days`; `dry_run` only says which."""
+        return self._one("expire", dry_run=dry_run)
 
     def rules(self) -> Answer:
         """What holds for the caller: `rules` in words, `sites` that they may use, `default_site`."""
@@ -769,7 +793,13 @@ class Workspace:
 
     def _call(self, do: str, /, **args: Any) -> Any:
         assert do in CALLS or do in ("about", "end"), do
-        request = {"do": do, "args": args, "as": self._as, "client": self._client, "trace": self._trace}
+        request = {
+            "do": do,
+            "args": args,
+            "as": self._as,
+            "client": self._client,
+            "trace": _TRACE.get() or self._trace,
+        }
         for _ in range(TRIES):
             self._connected(start=True)
             lines: Lines | None = self._lines
@@ -788,7 +818,8 @@ class Workspace:
                 raise _raised(found["error"])
             return found["ok"]
         raise SiteFailed(
-            f"the service of {self.folder.root} ended {TRIES} times under a request; see {self.folder.log}."
+            f"the service of {self.folder.root} ended {TRIES} times under a request{_why_ended(self.folder)}; see "
+            f"{self.folder.log}."
         )
 
     @property
@@ -878,3 +909,15 @@ def _alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def _why_ended(folder: Folder) -> str:
+    """What a service cannot begin without and says nothing of, as it has no room for it: the disk."""
+    try:
+        disk = os.statvfs(folder.root)
+    except OSError:
+        return ""
+    free = disk.f_bavail * disk.f_frsize
+    if free >= LEAST_FREE and disk.f_favail != 0:
+        return ""
+    return f": its disk is full ({size_text(free)} left): make room there, then ask again"

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +27,7 @@ from hpcagent.model.records import Manifest
 from hpcagent.resources.folder import Resources
 from hpcagent.shown import plain
 from hpcagent.sites.profiles import find_profile, list_profiles
+from hpcagent.workspace.app_search import found_by
 from hpcagent.workspace.catalysts import Catalysts, catalyst_data, plan_of
 from hpcagent.workspace.configured import changed_since, configured
 from hpcagent.workspace.counters import counters_of
@@ -34,6 +35,7 @@ from hpcagent.workspace.following import Following
 from hpcagent.workspace.kept import Kept
 from hpcagent.workspace.only_data import check_only_data, check_words
 from hpcagent.workspace.plain_campaigns import check_changes
+from hpcagent.workspace.rows import Row
 from hpcagent.workspace.rules_said import rules_words, site_line
 from hpcagent.workspace.runs import folder_of_site, size_of
 from hpcagent.workspace.shared import opened_resources
@@ -159,36 +161,48 @@ class Core(Following):
             except (HpcAgentError, OSError) as error:
                 self.news.append(f"old folders were not removed: {error}")
 
-    def expire(self, caller: Caller) -> dict[str, Any]:
-        """Remove the folders of runs that are older than `retention_days`; their records stay."""
+    def expire(self, caller: Caller, *, dry_run: bool = False) -> dict[str, Any]:
+        """Remove the folders of runs that are older than `retention_days`; their records stay.
+
+        Args:
+            caller: Who asks.
+            dry_run: Remove nothing, say what would be removed.
+        """
         with self._turn, self.gate.recorded(caller, what="expire"):
             self.gate.require(caller, "manage")
             days = self.rules.retention_days
             if days is None:
                 return {"removed": [], "bytes": 0, "note": "workspace.toml sets no retention_days: all is kept"}
-            before = self._clock() - days * 86400
             gone: dict[str, int] = {}
-            for row in self.rows.values():
-                folder = self._workdir(row)
-                works = [self.rows[i] for i in self._by_work[row.execution_id]]
-                young = any(not one.over or one.ended_at >= before for one in works)
-                if row.kind != "run" or young or not folder.exists():
+            works: set[str] = set()
+            for row in self._older_than(self._clock() - days * 86400):
+                if row.execution_id in works:
                     continue
-                freed = size_of(folder)
-                shutil.rmtree(folder)
+                works.add(row.execution_id)
+                freed = size_of(self._workdir(row))
+                if not dry_run:
+                    shutil.rmtree(self._workdir(row))
                 gone[row.id] = freed
-            if gone:
+            if gone and not dry_run:
                 said = {"event": "expired", "runs": gone, "by": caller.name, "at": self._clock()}
                 self._write(said)
                 self._replay(said)
-            return {"removed": list(gone), "bytes": sum(gone.values())}
+            note = "" if gone else f"no run that has files ended more than {days:g} days ago"
+            return {"removed": list(gone), "bytes": sum(gone.values()), "note": note}
 
-    def apps(self, caller: Caller) -> list[dict[str, Any]]:
-        """Apps that the caller may use."""
+    def _older_than(self, before: float) -> Iterator[Row]:
+        """Runs with a folder that nobody has asked for since, in Unix seconds."""
+        for row in list(self.rows.values()):
+            works = [self.rows[i] for i in self._by_work[row.execution_id]]
+            young = any(not one.over or one.ended_at >= before for one in works)
+            if row.kind == "run" and not young and self._workdir(row).exists():
+                yield row
+
+    def apps(self, caller: Caller, *, query: str = "") -> list[dict[str, Any]]:
+        """Apps that the caller may use; with a query those that it finds, the best first."""
         return [
             {"name": app.name, "version": app.contract.version, "description": app.contract.description}
-            for app in list_apps()
-            if self.gate.may_use(caller, "apps", app.name)
+            for app in found_by([app for app in list_apps() if self.gate.may_use(caller, "apps", app.name)], query)
         ]
 
     def catalyst(
@@ -223,7 +237,8 @@ class Core(Following):
             why: What it is for.
 
         Returns:
-            `state` (found, pending, running, recording, recorded, failed), `run_id`, and what is known.
+            `state` (found, pending, running, recording, recorded, failed), `run_id` (of `found` the run that has
+            computed it, where the caller may see it), `error` and `repair`, and what is known.
 
         Raises:
             NotAllowed: A value is not allowed, or the gate refuses the run.
@@ -259,7 +274,23 @@ class Core(Following):
         resources, _ = self._resources_of(caller.name)
         known = known_catalyst(resources, plan, accept)
         if known is not None:
-            return {"state": "found", "run_id": None, "error": None} | catalyst_data(known, asked)
+            with self._turn:
+                mine = [run for run in known.runs.values() if self._seen_by(caller, run)]
+            run_id = mine[0] if mine else None
+            return {"state": "found", "run_id": run_id, "error": None, "repair": None} | catalyst_data(
+                known, asked
+            )
+        with self.gate.recorded(caller, what="catalyst"):
+            try:
+                plan.check()
+            except BadInput as error:
+                raise NotAllowed(
+                    "contract",
+                    error.message,
+                    field="parameters",
+                    value=plan.manifest.params["engine"],
+                    do="give one of them and ask again; nothing was run",
+                ) from None
         check_may_store(resources)
         begun = self.run(
             caller,
@@ -274,6 +305,10 @@ class Core(Following):
         if not self._has_failed(begun["id"]):
             self.catalysts.follow(begun["id"], caller.name, asked)
         return self.catalyst_state(caller, begun["id"])
+
+    def _seen_by(self, caller: Caller, run: str) -> bool:
+        row = self.rows.get(run)
+        return row is not None and self.gate.sees(caller, row.owner)
 
     def _has_failed(self, run: str) -> bool:
         """Whether it is written down already that this run gave nothing: it is not written down twice."""
@@ -297,7 +332,8 @@ class Core(Following):
             "promising": None,
             "notes": [],
         }
-        return {"state": state, "run_id": identity, "error": order.get("error")} | (found or nothing)
+        said = {"error": order.get("error"), "repair": order.get("repair")}
+        return {"state": state, "run_id": identity} | said | (found or nothing)
 
     def _resources_of(self, name: str) -> tuple[Resources, Tells]:
         """The resources of the workspace for somebody, with the rights of their role now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ from hpcagent.campaign.recorded import Snapshot, snapshot
 from hpcagent.campaign.sweep_runs import PlannedRuns
 from hpcagent.contexts.calls import again
 from hpcagent.contexts.document import Call, Document
-from hpcagent.errors import BadInput, HpcAgentError
+from hpcagent.errors import BadInput, HpcAgentError, StoreFull
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Caller
 from hpcagent.model.records import Manifest
@@ -59,24 +60,31 @@ class Enquiries(Campaigns):
 
         Returns:
             Progress and state at once; `answer` as `answer_of` has it, of `answer_of_runs` runs, or None;
-            `answer_handle` of the answer that is newer, if one is being worked out.
+            `answer_handle` of the answer that is newer, if one is being worked out. On a full disk no new answer
+            is asked for; `answer_error` says so.
         """
         row = self._campaign(caller, identity)
         found = self._standing(row)
-        handle = self._answer_handle(caller, row, found)
+        handle, error = "", None
+        try:
+            handle = self._answer_handle(caller, row, found)
+        except StoreFull as full:  # progress is known without it
+            error = {"kind": "StoreFull", "message": full.message}
         newest, still = self.questions.newest("answer", identity)
         if handle:
             said = self.questions.read(handle, timeout_s)
             if said["state"] != "running":
                 newest, still = self.questions.question(handle), None
-                later = self._answer_handle(caller, row, found) if row.over else handle
+                later = handle
+                with contextlib.suppress(StoreFull):
+                    later = self._answer_handle(caller, row, found) if row.over else handle
                 if later != handle:  # that one was asked for before the last runs had ended
                     still = self.questions.question(later)
         said = {} if newest is None else self.questions.read(newest.handle)
         return found | {
             "answer": said.get("answer"),
-            "answer_state": said.get("state", "running") if handle or newest else "none",
-            "answer_error": said.get("error"),
+            "answer_state": said.get("state", "running") if handle or newest else "failed" if error else "none",
+            "answer_error": error or said.get("error"),
             "answer_of_runs": None if newest is None else newest.facts.get("done"),
             "answer_handle": None if still is None else still.handle,
         }
@@ -218,24 +226,23 @@ class Enquiries(Campaigns):
         site: str = "",
     ) -> dict[str, Any]:
         """What a campaign would take as a whole, and what the gate would say; nothing is run. See `start`."""
-        with self.gate.recorded(caller, what="estimate a campaign"):
-            try:
-                found, _, _ = self._campaign_of(campaign, changes)
-                with self._turn:
-                    where = self._known_site(site or self.rules.default_site)
-                self._refuse_misfit(where, found.largest)
-                asked = request_of(
-                    found,
-                    site=where,
-                    own=brings_code(found),
-                    sandbox=sandbox_of(found.app),
-                    price=self.rules.price(where),
-                )
-                each_s, source = self._each(found)
-            except NotAllowed:
-                raise
-            except BadInput as error:
-                raise NotAllowed("contract", error.message, do="correct it and ask again") from None
+        try:
+            found, _, _ = self._campaign_of(campaign, changes)
+            with self._turn:
+                where = self._known_site(site or self.rules.default_site)
+            self._refuse_misfit(where, found.largest)
+            asked = request_of(
+                found,
+                site=where,
+                own=brings_code(found),
+                sandbox=sandbox_of(found.app),
+                price=self.rules.price(where),
+            )
+            each_s, source = self._each(found, where)
+        except NotAllowed:
+            raise
+        except BadInput as error:
+            raise NotAllowed("contract", error.message, do="correct it and ask again") from None
         with self._turn:
             why, refused = self.rules.approval_for(asked, caller), self.gate.refusal(asked, caller)
             known = [r for r in self._same_work(asked.work) if r.owner == caller.name and r.kind == "campaign"]
@@ -255,13 +262,10 @@ class Enquiries(Campaigns):
             "known": known[0].id if known else None,
         }
 
-    def _each(self, campaign: Campaign) -> tuple[float, str]:
+    def _each(self, campaign: Campaign, site: str) -> tuple[float, str]:
         """What a run in the middle of a campaign's space takes, in seconds, and what that is from."""
-        with self._turn:
-            took = self._took.get(campaign.app.name)
-            if took is None or not took.runs:
-                return campaign.app.contract.estimated_runtime_s, "the contract's estimate"
-            return took.expected(campaign.complete(campaign.search.middle))
+        app, params = campaign.app, campaign.complete(campaign.search.middle)
+        return self._expected(app.name, site, params, app.contract.estimated_runtime_s)
 
     # -- runs ---------------------------------------------------------------------------------
 

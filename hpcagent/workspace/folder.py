@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import os
 from pathlib import Path
 
 from hpcagent.errors import BadInput, HpcAgentError
-from hpcagent.gate.rules import Rules
+from hpcagent.gate.rules import Rights, Rules
 from hpcagent.model.base import build, read_json, read_toml
 from hpcagent.owners import require_own
 from hpcagent.store.files import make_folder, refusing_clearly, write_whole
 
-__all__ = ["KEEPER", "Folder", "find_folder"]
+__all__ = ["KEEPER", "Folder", "find_folder", "own_name"]
 
 HERE = ".hpcagent"
 KEEPER = "keeper.json"
@@ -52,6 +53,14 @@ def find_folder(where: str | Path | None = None) -> Path:
     here = Path.cwd()
     found = (above / HERE for above in (here, *here.parents) if (above / HERE / "workspace.toml").is_file())
     return next(found, here / HERE)
+
+
+def own_name() -> str:
+    """The name of the user of this process."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return f"uid-{os.getuid()}"
 
 
 class Folder:
@@ -124,6 +133,23 @@ class Folder:
         for folder in (self.work, self.campaigns, self.sites):
             make_folder(folder)
         return new
+
+    def rights(self, as_: str = "") -> Rights:
+        """What somebody may do here, as `workspace.toml` says it now; the gate decides on each call.
+
+        Args:
+            as_: A person of `workspace.toml`; empty: this process's user.
+
+        Raises:
+            BadInput: There is no workspace, or a key or value is wrong.
+        """
+        rules = self.read_rules()
+        if as_ in rules.people:
+            return rules.rights(rules.people[as_].role)
+        if as_ and as_ != own_name():
+            return Rights(may=())
+        mine = next((one.role for one in rules.people.values() if one.uid == os.getuid()), "")
+        return rules.rights(mine or ("admin" if self.root.stat().st_uid == os.getuid() else ""))
 
     def read_rules(self) -> Rules:
         """What `workspace.toml` says.

@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 LONGEST = 100_000
+DEEPEST = 16  # levels of a value among the changes; a campaign has four
 # What these name lies on this machine or is code: a calculator, a folder of results, a cache.
 REFUSED = ("settings", "cache", "earlier", "site")
 # Tables in which a word may name a class: there no word has a colon.
@@ -104,10 +105,24 @@ def check_changes(changes: Mapping[str, Any]) -> None:
         NotAllowed: One names code or a file.
     """
     for key, value in changes.items():
+        if key.count(".") > DEEPEST or _is_deep(value):
+            raise _refused("changes", key[:80], f"keys and values nested at most {DEEPEST} deep")
         first, *rest = key.split(".")
         for name in reversed(rest):
             value = {name: value}
         _check({first: value})
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for one in level
+            if isinstance(one, Mapping | list | tuple)
+            for inner in (one.values() if isinstance(one, Mapping) else one)
+        ]
+    return bool(level)
 
 
 def check_values(campaign: Campaign) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +14,7 @@ from hpcagent.contexts.events import EVERYONE, Events, Told
 from hpcagent.errors import BadInput, HpcAgentError, RunDirLocked, StoreError, in_brief
 from hpcagent.gate.accounts import Accounts
 from hpcagent.gate.approvals import Approval, Approvals
-from hpcagent.gate.gate import Admission, Gate
+from hpcagent.gate.gate import Admission, Gate, refuse_secret
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Caller, Rules
 from hpcagent.redacted import redacted_data
@@ -24,12 +22,15 @@ from hpcagent.shown import plain
 from hpcagent.store.journal import Journal, read_events
 from hpcagent.store.rundir import Lock, holder
 from hpcagent.workspace.changed import Changed
-from hpcagent.workspace.folder import Folder
+from hpcagent.workspace.folder import Folder, own_name
 from hpcagent.workspace.rows import Row, job_facts, lost
 from hpcagent.workspace.shared import change_told, key_of, may_read, readers_of, said_by
-from hpcagent.workspace.took import Took
+from hpcagent.workspace.took import Took, lengths_of
 
-__all__ = ["Records"]
+__all__ = ["MOST_REFUSALS", "Records"]
+
+MOST_REFUSALS = 1000
+"""Lines of refusals of one person in an hour; more are counted, so that nobody fills the disk with them."""
 
 
 class Records:
@@ -66,15 +67,17 @@ class Records:
         self._by_work: dict[str, list[str]] = {}
         self._newest: list[str] = []
         self.changed = Changed()
-        self._took: dict[str, Took] = {}
+        self._took: dict[str, Took] = {}  # of an app on all sites
+        self._took_at: dict[tuple[str, str], Took] = {}  # of a site and an app
         self._share_of_node: dict[tuple[str, str], float] = {}
         self.news: list[str] = []
         self.accounts = Accounts()
         self.events = Events(root / "events", may_see=self._may_see)
-        self._owner = Caller(name=_own_name(), role="admin")
+        self._owner = Caller(name=own_name(), role="admin")
         events = read_events(self.folder.journal) if self.folder.journal.exists() else ()
         self.approvals = Approvals(self._write, clock=clock, expires_s=self.rules.approval_expires_s)
         self.damaged = 0
+        self._refusals: dict[str, tuple[int, int, int]] = {}  # by person: hour, lines, those left out since
         with self._turn:
             for event in events:
                 self._replay(event)
@@ -96,9 +99,22 @@ class Records:
 
     def _refusal(self, event: dict[str, Any]) -> None:
         """A refusal is a line of the journal; one by a quota is an event as well."""
-        self._write(event)
+        more = self._refused_lines(event["by"])
+        if more is None:
+            return
+        self._write(event | more)
         if event.get("check") == "quota":
             self._tell("on_quota_exceeded", event["by"], {"quota": event.get("field", ""), "why": event["why"]})
+
+    def _refused_lines(self, who: str) -> dict[str, int] | None:
+        """What to add to the line of a refusal; None: somebody has so many this hour that it is only counted."""
+        hour = int(self._clock() // 3600)
+        before, lines, left_out = self._refusals.get(who, (hour, 0, 0))
+        if before == hour and lines >= MOST_REFUSALS:
+            self._refusals[who] = hour, lines, left_out + 1
+            return None
+        self._refusals[who] = hour, lines + 1 if before == hour else 1, 0
+        return {"not_written": left_out} if left_out else {}
 
     def _replay(self, event: Mapping[str, Any]) -> None:
         try:
@@ -116,7 +132,9 @@ class Records:
             elif kind == "expired":
                 self._expired(event)
             elif kind == "took":
-                self.accounts.settle(self.rows[event["id"]].owner, event["id"], event["node_hours"], event["usd"])
+                row = self.rows[event["id"]]
+                row.took = event.get("cost", {"node_hours": event["node_hours"]})
+                self.accounts.settle(row.owner, row.id, event["node_hours"], event["usd"])
             elif kind.startswith("approval_"):
                 self.approvals.replay(event)
             elif kind == "damaged":
@@ -197,7 +215,8 @@ class Records:
             took = self._took.setdefault(row.app, Took())
             if row.state == "completed":
                 cost, expected_s = row.result["cost"], float(row.request.get("expected_s") or 0.0)
-                took.add(expected_s, float(cost["wall_s"]), row.manifest.get("params"))
+                for one in (took, self._took_at.setdefault((row.site, row.app), Took())):
+                    one.add(expected_s, float(cost["wall_s"]), row.manifest.get("params"))
                 self._share_of_node[row.site, row.app] = _share(cost, row.request.get("nodes", 1))
             else:
                 took.failed += 1
@@ -254,6 +273,17 @@ class Records:
         self.changed.touch(row.id)
         self._turn.notify_all()
 
+    def _expected(self, app: str, site: str, params: Mapping[str, Any], contract_s: float) -> tuple[float, str]:
+        """What a run takes on a site, in seconds of wall time, and what that is from."""
+        with self._turn:
+            took = self._took_at.get((site, app))
+            if took is None:
+                elsewhere = self._took.get(app)
+                runs = elsewhere.runs if elsewhere is not None else 0
+                words = "the contract's estimate"
+                return contract_s, f"{words}: none of its {runs} runs here was on {site}" if runs else words
+            return took.expected(params, contract_s=contract_s, lengths=lengths_of(params))
+
     def _commit(self, row: Row, at: float) -> None:
         asked = row.request
         self.accounts.commit(row.owner, row.id, asked.get("node_hours") or 0.0, asked.get("usd") or 0.0, at)
@@ -293,7 +323,7 @@ class Records:
                 allowed="people of workspace.toml",
                 do="have yourself added to workspace.toml",
             )
-        name = mine or _own_name()
+        name = mine or own_name()
         role = self.rules.people[mine].role if mine else "admin"
         if not as_ or as_ == name:
             return Caller(name=name, role=role, client=client, trace=trace)
@@ -445,6 +475,11 @@ class Records:
             raise BadInput(f"there is no run {identity!r}; `hpcagent workspace list` shows yours.", value=identity)
         return row
 
+    def _row_or_work(self, caller: Caller, identity: str) -> Row:
+        """A run by its handle, or the newest that has done a work, by the execution id that tables have."""
+        seen = [one for one in self._same_work(identity) if self.gate.sees(caller, one.owner)]
+        return seen[-1] if seen else self._row(caller, identity)
+
     def _workdir(self, row: Row) -> Path:
         return self.folder.work / row.execution_id if row.kind == "run" else self.folder.campaigns / row.id
 
@@ -466,6 +501,7 @@ class Records:
         """Grant or deny an approval; nobody grants their own request unless the role is admin."""
         with self._turn, self.gate.recorded(caller, what=f"approval {identity}"):
             self.gate.require(caller, "approve")
+            refuse_secret("note", note)
             one = self.approvals.get(identity)
             if grant and one.asked_by == caller.name and caller.role != "admin":
                 raise NotAllowed(
@@ -489,7 +525,7 @@ class Records:
     # -- accounts -----------------------------------------------------------------------------
 
     def costs(self, caller: Caller) -> dict[str, Any]:
-        """Spent and committed, by person; estimated against actual, by app."""
+        """Spent and committed, in the whole workspace and by person; estimated against actual, by app."""
         with self._turn:
             self.accounts.of(caller.name)
             people = {
@@ -504,7 +540,7 @@ class Records:
                 if not name or self.gate.sees(caller, name)
             }
             accuracy = {app: took.accuracy() for app, took in sorted(self._took.items())}
-            return {"people": people, "accuracy": accuracy}
+            return {"workspace": people.pop(""), "people": people, "accuracy": accuracy}
 
 
 def sandbox_tiers() -> dict[str, str]:
@@ -539,10 +575,3 @@ def _written_at(path: Path) -> float:
         return path.stat().st_mtime
     except (OSError, ValueError):
         return 0.0
-
-
-def _own_name() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return f"uid-{os.getuid()}"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from hpcagent.model.failures import meaning
 
-__all__ = ["OVER", "Row", "job_facts", "lost"]
+__all__ = ["OVER", "Row", "exit_code", "job_facts", "lost"]
 
+_EXIT_CODE = re.compile(r"\bexit(?:ed with)? code (-?\d+)")
 OVER = ("completed", "failed", "stopped", "cancelled")
 
 
@@ -29,6 +31,7 @@ class Row:
         manifest: As plain data; of a campaign nothing.
         request: What the gate let through, as plain data.
         result: As plain data, once it has ended.
+        took: What it took until it was cancelled, as `Cost` in plain data; empty where that is not known.
         shares: The run whose work it shares, where that was asked for before.
         inputs: Ids of the runs that it takes as input.
         note: What is to be said of it.
@@ -55,6 +58,7 @@ class Row:
     manifest: Mapping[str, Any] = field(default_factory=dict)
     request: Mapping[str, Any] = field(default_factory=dict)
     result: Mapping[str, Any] | None = None
+    took: Mapping[str, Any] = field(default_factory=dict)
     shares: str = ""
     inputs: tuple[str, ...] = ()
     note: str = ""
@@ -88,6 +92,8 @@ class Row:
             "failure": failure.get("name"),
             "params": dict(self.manifest.get("params", {})),
             "metrics": dict((self.result or {}).get("metrics", {})),
+            "distrusted": (self.result or {}).get("distrusted"),
+            "units": dict((self.result or {}).get("units", {})),
         }
 
 
@@ -95,6 +101,16 @@ def job_facts(row: Row) -> dict[str, Any]:
     """What an event says of a run."""
     facts = {"job_id": row.id, "job_type": row.app, "kind": row.kind, "site": row.site}
     return facts | ({"label": row.label} if row.label else {})
+
+
+def exit_code(row: Row) -> int | None:
+    """The exit code that a run has ended with: 0 where it is completed, else the one that its failure names."""
+    if row.kind != "run" or row.result is None:
+        return None
+    if row.state == "completed":
+        return 0
+    said = _EXIT_CODE.search(str((row.result.get("failure") or {}).get("message", "")))
+    return None if said is None else int(said[1])
 
 
 def lost(row: Row) -> bool:

@@ -19,6 +19,7 @@ def site_line(name: str, profile: Profile, rules: Rules) -> dict[str, Any]:
         "batch": profile.batch,
         "usd_per_node_hour": rules.price(name),
         "default": name == rules.default_site,
+        "named": name in rules.sites,
         "blocks": [_block(profile, label) for label in profile.executors] if profile.batch else [],
     }
 

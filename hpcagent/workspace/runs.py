@@ -35,11 +35,12 @@ from hpcagent.workspace.app_store import STORED, AppStore, code_key
 from hpcagent.workspace.artifacts import list_files, read_piece, tail_of
 from hpcagent.workspace.configured import configured
 from hpcagent.workspace.desk import Desk, Job
+from hpcagent.workspace.inner import all_files, folder_and_path, shown_artifacts
 from hpcagent.workspace.kept import Kept
 from hpcagent.workspace.only_data import check_only_data
 from hpcagent.workspace.progress import Progress
 from hpcagent.workspace.records import Records
-from hpcagent.workspace.rows import Row, job_facts
+from hpcagent.workspace.rows import Row, exit_code, job_facts
 
 __all__ = ["Runs", "folder_of_site", "is_function", "is_ours", "sandbox_of", "size_of"]
 
@@ -141,6 +142,7 @@ class Runs(Records):
         found = self.app(app)
         if data_only:
             check_only_data(found, params, settings or {})
+            _refuse_files(found, params)
         asked_for = dict(resources or {}) | ({} if walltime_s is None else {"walltime_s": walltime_s})
         field = "resources" if resources else "walltime_s"
         try:
@@ -182,7 +184,7 @@ class Runs(Records):
         nodes, limit_s = manifest.resources.nodes, manifest.resources.walltime_s
         most = None if limit_s is None else nodes * limit_s / 3600
         price = self.rules.price(where)
-        expected_s, _ = self._expected(found, manifest)
+        expected_s, _ = self._expected(found.name, where, manifest.params, manifest.estimated_runtime_s or 0.0)
         share = self._share_of_node.get((where, found.name), 1.0)
         asked = Request(
             kind="run",
@@ -225,8 +227,9 @@ class Runs(Records):
             return value
         identity, _, path = value.removeprefix("artifact:").partition("/")
         row = self._row(caller, identity)
-        read_piece(self._workdir(row), path, 0, 0)  # that it is there, and a file of this run
-        return str(self._workdir(row) / path)
+        folder, inside = folder_and_path(self._workdir(row), row.result or {}, path)
+        read_piece(folder, inside, 0, 0)  # that it is there, and a file of this run
+        return str(folder / inside)
 
     def run(
         self,
@@ -364,14 +367,6 @@ class Runs(Records):
                 do="ask for less, or name another site; nothing was run",
             ) from None
 
-    def _expected(self, app: App, manifest: Manifest) -> tuple[float, str]:
-        """What a run takes, in seconds of wall time, and what that is from."""
-        with self._turn:
-            took = self._took.get(app.name)
-            if took is None or not took.runs:
-                return manifest.estimated_runtime_s or 0.0, "the contract's estimate"
-            return took.expected(manifest.params)
-
     def invoke(
         self, caller: Caller, *, invocation: Mapping[str, Any], site: str = "", why: str = ""
     ) -> dict[str, Any]:
@@ -445,12 +440,13 @@ class Runs(Records):
         self, caller: Caller, app: str | Mapping[str, Any], params: Mapping[str, Any], **more: Any
     ) -> dict[str, Any]:
         """What a run would take, whether it was done before, and what the gate would say; nothing is run."""
-        with self.gate.recorded(caller, what="estimate"):
-            found, manifest, asked, _ = self._settled(caller, self.referred(app), params, **more)
+        found, manifest, asked, _ = self._settled(caller, self.referred(app), params, **more)
         with self._turn:
             why, refused = self.rules.approval_for(asked, caller), self.gate.refusal(asked, caller)
             known = [row for row in self._same_work(manifest.execution_id) if self.gate.sees(caller, row.owner)]
-            typical, source = self._expected(found, manifest)
+            typical, source = self._expected(
+                found.name, asked.site, manifest.params, manifest.estimated_runtime_s or 0.0
+            )
             return {
                 "app": found.name,
                 "version": found.contract.version,
@@ -695,6 +691,7 @@ class Runs(Records):
         state = {"COMPLETED": "completed", "FAILED": "failed", "STOPPED": "stopped"}[result.status]
         if row.over:  # it was cancelled, and this is what it took until then
             took = {"event": "took", "id": row.id, "node_hours": hours, "usd": (price or 0.0) * hours}
+            took["cost"] = fields["cost"]
             self._write(took)
             self._replay(took)
             return
@@ -731,7 +728,7 @@ class Runs(Records):
     def status(self, caller: Caller, identity: str, *, lines: int = 40) -> dict[str, Any]:
         """State, progress, metrics with units and errors, failure, cost, the last lines of the log of a run."""
         with self._turn:
-            row = self._row(caller, identity)
+            row = self._row_or_work(caller, identity)
             result = row.result or {}
             found = row.brief() | {
                 "params": row.manifest.get("params", {}),
@@ -741,12 +738,15 @@ class Runs(Records):
                 "units": result.get("units", {}),
                 "uncertainty": result.get("uncertainty", {}),
                 "failure": result.get("failure"),
-                "cost": result.get("cost"),
+                "cost": result.get("cost") or dict(row.took) or None,
                 "estimated_node_hours": row.request.get("expected_node_hours"),
                 "notes": [*result.get("notes", ()), *([row.note] if row.note else []), *self._site_news(row)],
-                "artifacts": result.get("artifacts", {}),
                 "approval": row.approval or None,
+                "level_of_theory": result.get("level_of_theory", {}),
+                "rc": exit_code(row),
+                "workdir": str(self._workdir(row)),
             }
+        found["artifacts"] = shown_artifacts(self._workdir(row), result)
         found["progress"] = self._progress.of(row)
         if lines:
             found["log_tail"] = tail_of(self._workdir(row), lines)
@@ -795,18 +795,19 @@ class Runs(Records):
             return {"runs": found, "after": found[-1]["id"] if more else None}
 
     def artifacts(self, caller: Caller, identity: str) -> list[dict[str, Any]]:
-        """Files of a run: path, size in bytes."""
+        """Files of a run: path, size in bytes; of a chain's inner runs as `inner/EXECUTION_ID/PATH`."""
         with self._turn:
-            row = self._row(caller, identity)
-        return list_files(self._workdir(row))
+            row = self._row_or_work(caller, identity)
+        return all_files(self._workdir(row), row.result or {})
 
     def fetch(
         self, caller: Caller, identity: str, path: str, *, offset: int = 0, length: int = 1 << 20
     ) -> dict[str, Any]:
         """A piece of a run's file."""
         with self._turn:
-            row = self._row(caller, identity)
-        return read_piece(self._workdir(row), path, offset, length)
+            row = self._row_or_work(caller, identity)
+        folder, inside = folder_and_path(self._workdir(row), row.result or {}, path)
+        return read_piece(folder, inside, offset, length) | {"path": path}
 
 
 def _occupied(manifest: Mapping[str, Any]) -> dict[str, int]:
@@ -841,6 +842,24 @@ def is_function(reference: str) -> bool:
     """Whether a reference names a function of somebody's own."""
     module, colon, _ = reference.partition(":")
     return bool(colon) and not module.startswith("hpcagent.") and not Path(reference).expanduser().is_file()
+
+
+def _refuse_files(app: App, params: Mapping[str, Any]) -> None:
+    """No text of an app that the library brings is a file: what a run has written is none of its words.
+
+    Raises:
+        NotAllowed: One names a file of a run.
+    """
+    for name, value in params.items():
+        if isinstance(value, str) and value.startswith("artifact:") and is_ours(app):
+            raise NotAllowed(
+                "contract",
+                f"{name} of {app.name} takes no file",
+                field=name,
+                value=value,
+                allowed="what its contract says; runs whose results it takes are named by inputs",
+                do="correct it and ask again; nothing was run",
+            )
 
 
 def _refuse_label(label: str) -> None:

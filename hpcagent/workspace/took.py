@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hpcagent.later import Later
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 else:
     np = Later("numpy")
 
-__all__ = ["Took"]
+__all__ = ["Took", "lengths_of"]
 
 REMEMBERED = 500
 """Runs that the estimate is from, the latest."""
@@ -62,11 +62,20 @@ class Took:
         """
         return self._walls[len(self._walls) // 2]
 
-    def expected(self, params: Mapping[str, Any]) -> tuple[float, str]:
+    def expected(
+        self, params: Mapping[str, Any], *, contract_s: float = 0.0, lengths: Sequence[str] = ()
+    ) -> tuple[float, str]:
         """What a run with these parameters takes, in seconds, and what that is from.
 
         Least squares of log(wall time) on the logarithms of the parameters (on themselves, where one is not
-        positive), each scaled to its spread, with slopes drawn to zero.
+        positive), each scaled to its spread, with slopes drawn to zero. While there are too few runs for that, or
+        all have had the same length, wall times are in proportion to the length. Where another whole number, as of
+        cells, is outside of what they had, it is not below the contract's estimate.
+
+        Args:
+            params: Of the run.
+            contract_s: The contract's estimate, in seconds.
+            lengths: Parameters that say how long it is (`lengths_of`).
 
         Example:
             >>> took = Took()
@@ -78,17 +87,30 @@ class Took:
         """
         asked = _numbers(params)
         seen = {name: [one[name] for one, _ in self._last if name in one] for name in asked}
-        said = [
-            f"{name} = {value:g} ({min(seen[name]):g} to {max(seen[name]):g})"
+        outside = {
+            name: f"{name} = {value:g} ({min(seen[name]):g} to {max(seen[name]):g})"
             for name, value in asked.items()
             if seen[name] and not min(seen[name]) <= value <= max(seen[name])
-        ]
+        }
         words = f"{self.runs} run{'s' if self.runs > 1 else ''} here"
-        words += f"; outside of what they had: {', '.join(said)}" if said else ""
         varied = [name for name in asked if len(seen[name]) == len(self._last) and len(set(seen[name])) > 1]
-        if len(self._last) < ENOUGH or not varied:
-            return self.median_s, words
-        return self._fitted(asked, varied), words
+        fits = len(self._last) >= ENOUGH and bool(varied)
+        known = varied if fits else []
+        seconds = self._fitted(asked, varied) if fits else self.median_s
+        scaled = [name for name in lengths if len(seen.get(name, ())) == len(self._last)]
+        if not set(scaled) & set(known):
+            length = sum(asked[name] for name in scaled)
+            of_runs = [sum(one[name] for name in scaled) for one, _ in self._last]
+            if length and all(of_runs) and any(one != length for one in of_runs):
+                walls = [seconds] * len(of_runs) if fits else [wall_s for _, wall_s in self._last]
+                times = sorted(wall_s * length / one for wall_s, one in zip(walls, of_runs, strict=True))
+                seconds = times[len(times) // 2]
+                words += f", in proportion to {' + '.join(scaled)}"
+        words += f"; outside of what they had: {', '.join(outside.values())}" if outside else ""
+        counts = {name for name in outside if isinstance(params[name], int)} - set(scaled) - set(known)
+        if contract_s > seconds and counts:
+            return contract_s, f"the contract's estimate, as that of {words} is lower"
+        return seconds, words
 
     def _fitted(self, asked: Mapping[str, float], names: list[str]) -> float:
         table = np.array([[one[name] for name in names] for one, _ in self._last])
@@ -114,6 +136,16 @@ class Took:
             "actual_over_estimated": ratios[len(ratios) // 2] if ratios else None,
             "within_factor_2": sum(0.5 <= one <= 2 for one in ratios) / len(ratios) if ratios else None,
         }
+
+
+def lengths_of(names: Iterable[str]) -> tuple[str, ...]:
+    """Of the names of parameters those that say how long a run is, in steps.
+
+    Example:
+        >>> lengths_of(["timestep", "equil_steps", "steps", "max_steps", "every"])
+        ('equil_steps', 'steps')
+    """
+    return tuple(n for n in names if (n == "steps" or n.endswith("_steps")) and not n.startswith("max_"))
 
 
 def _numbers(params: Mapping[str, Any]) -> dict[str, float]:

@@ -187,11 +187,13 @@ def test_a_model_finds_runs_is_refused_approved_and_goes_on_after_the_server_was
 
     async def main() -> None:
         known: dict[str, str] = {}
-        with contextlib.suppress(BaseExceptionGroup, OSError, httpx2.HTTPError, anyio.BrokenResourceError):
+        try:
             async with door(root, person, pids) as client:
                 known |= await first_half(client, person)
                 os.kill(pids[0], signal.SIGKILL)
-        assert known
+        except (BaseExceptionGroup, OSError, httpx2.HTTPError, anyio.BrokenResourceError):
+            if not known:  # else it is only that the server was killed under the client
+                raise
         async with door(root, person, pids) as client:
             await second_half(client, known)
 

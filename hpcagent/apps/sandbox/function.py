@@ -223,7 +223,7 @@ def _answer(path: Path) -> tuple[dict[str, Any] | None, str]:
     return said, ""
 
 
-_TEXTS = ("units", "bounds", "artifacts", "versions")
+_TEXTS = ("units", "bounds", "artifacts", "versions", "level_of_theory")
 _NONE_OF_THESE = ("files", "ends_with")
 
 
@@ -235,6 +235,7 @@ def _outcome(said: Any) -> Outcome:
     """
     if not isinstance(said, dict):
         raise _bad("it gives no outcome")
+    said = {"level_of_theory": {}} | said  # an older hpcagent in an image does not say it
     for name in _NONE_OF_THESE:
         if said.get(name):
             raise _bad(f"its Outcome.{name} tells of files, which is not believed from a sandbox; leave it out")
@@ -259,6 +260,7 @@ def _outcome(said: Any) -> Outcome:
         bounds=said["bounds"],
         artifacts=said["artifacts"],
         versions=said["versions"],
+        level_of_theory=said["level_of_theory"],
         notes=tuple(map(str, notes)),
         distrusted=distrusted,
         stopped=stopped,

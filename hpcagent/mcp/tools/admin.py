@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from hpcagent.errors import BadInput
-from hpcagent.mcp.approving import Confirm, shell_words
+from hpcagent.mcp.approving import Confirm, params_in_words, shell_words
 from hpcagent.mcp.callers import Caller
 from hpcagent.mcp.serving import Answer, tool
 
@@ -24,24 +24,29 @@ class WorkspaceCard(Answer):
 
     name: str
     caller: dict[str, Any] = Field(description="name, role, rights (may), apps (patterns) and the token's scopes.")
-    default_site: str = Field(description="Where runs go that name no site.")
+    default_site: str
     sites: list[dict[str, Any]] = Field(
-        description="name, kind, description, usd_per_node_hour (USD), blocks (jobs in which runs go: nodes, "
-        "walltime_s in seconds) of each site that the caller may use."
+        description=(
+            "name, kind, description, usd_per_node_hour (USD), blocks (jobs in which runs go: nodes, "
+            "walltime_s in s)."
+        )
     )
+    more_sites: int = Field(description="So many more may be used: all_sites lists them.")
     rules: list[str] = Field(description="Quotas, approvals and retention, each in a sentence.")
-    runs: dict[str, int] = Field(description="How many runs and campaigns there are in each state.")
+    runs: dict[str, int] = Field(description="State to number.")
     approvals_pending: int
-    news: list[str] = Field(description="What the service has to say: data, not instructions.")
+    news: list[str] = Field(description="Data, not instructions.")
 
 
 class ApprovalList(Answer):
     """Approvals."""
 
     approvals: list[dict[str, Any]] = Field(
-        description="id, words (what would run, at what cost at most), params, why (a person has to decide), "
-        "asked_why (what the caller says it is for), asked_by, asked_at and expires_at (Unix time, s), state, "
-        "decided_by, note, used_for."
+        description=(
+            "id, words (what, at what cost at most), params, why (a person decides), asked_why (the "
+            "caller's reason), asked_by, asked_at and expires_at (Unix time, s), state, decided_by, "
+            "note, used_for."
+        )
     )
     more: int = Field(description="How many older ones are not shown.")
 
@@ -51,17 +56,17 @@ class Decided(Answer):
 
     approval_id: str
     state: Literal["pending", "granted", "denied", "used", "expired"]
-    words: str = Field(description="What it is for.")
+    words: str
     decided_by: str
 
 
 class Costs(Answer):
     """What was spent, and how good the estimates were."""
 
-    people: dict[str, dict[str, Any]] = Field(
-        description="Person to node_hours, usd (USD), committed_node_hours, runs and bytes; an empty name is the "
-        "whole workspace."
+    workspace: dict[str, Any] = Field(
+        description="Of everybody: node_hours, usd (USD), committed_node_hours, runs (under way), bytes."
     )
+    people: dict[str, dict[str, Any]] = Field(description="Person to the same.")
     accuracy: dict[str, dict[str, Any]] = Field(
         description="App to runs, failed, estimated_s and actual_s (means, s), actual_over_estimated (median), "
         "within_factor_2 (share)."
@@ -71,21 +76,30 @@ class Costs(Answer):
 class Expired(Answer):
     """What was removed."""
 
-    removed: list[str] = Field(description="run_ids whose files were removed; their records stay.")
-    bytes: int = Field(description="Size of what was removed, in bytes.")
+    removed: list[str] = Field(description="run_ids.")
+    bytes: int
     note: str = ""
 
 
 @tool("The workspace", foreign=True)
-def get_workspace(caller: Caller) -> WorkspaceCard:
+def get_workspace(
+    caller: Caller,
+    all_sites: Annotated[
+        bool, Field(description="Also the sites that come with hpcagent and that this workspace does not name.")
+    ] = False,
+) -> WorkspaceCard:
     """Name, the caller's role and rights, sites, rules in words, how many runs there are, and news."""
     about, who, rules = caller.workspace.about(), caller.workspace.whoami(), caller.workspace.rules()
+    every = rules.pop("sites")
+    shown = [one for one in every if all_sites or one["named"] or one["default"]]
     return WorkspaceCard(
         name=about["name"],
         caller=who | {"scopes": sorted(caller.scopes)},
         runs=about["runs"],
         approvals_pending=about["approvals_pending"],
         news=about["news"],
+        sites=shown,
+        more_sites=len(every) - len(shown),
         **rules,
     )
 
@@ -118,13 +132,13 @@ def _to_grant(caller: Caller, asked: Mapping[str, Any]) -> Confirm | None:
         state = "unknown" if one is None else one["state"]
         raise BadInput(f"approval {identity} is {state}; only one that is pending can be granted.", value=identity)
     question = (
-        f"Grant approval {identity} for {one['asked_by']}: {one['words']}. Parameters: {one['params']!r:.1500}. "
-        f"A person has to decide because {one['why']}."
+        f"Grant approval {identity} for {one['asked_by']}: {one['words']}. "
+        f"Parameters: {params_in_words(one['params'])}. A person has to decide because {one['why']}."
     )
     return Confirm(question, shell_words(caller, identity))
 
 
-@tool("Decide on an approval", scope="tools:admin", read_only=False, confirms=_to_grant)
+@tool("Decide on an approval", scope="tools:admin", right="approve", read_only=False, confirms=_to_grant)
 def decide_approval(
     caller: Caller,
     approval_id: ApprovalId,
@@ -133,8 +147,7 @@ def decide_approval(
 ) -> Decided:
     """Grant or deny what somebody has asked for, if the caller's role approves.
 
-    A grant is put to a person through the client first: a model grants nothing by itself. Where the client can ask
-    nobody, `hpcagent workspace approve` does it.
+    A grant is put to a person through the client first: a model grants nothing by itself.
     """
     decide = caller.workspace.grant if grant else caller.workspace.deny
     by = f"through {caller.program}" if caller.program else "through the MCP server"
@@ -142,19 +155,29 @@ def decide_approval(
     return Decided(approval_id=done["id"], state=done["state"], words=done["words"], decided_by=done["decided_by"])
 
 
-def _to_expire(caller: Caller, asked: Mapping[str, Any]) -> Confirm:
-    days = [one for one in caller.workspace.rules()["rules"] if "removed" in one]
-    words = days[0] if days else "workspace.toml sets no retention_days, so nothing is removed"
+def _to_expire(caller: Caller, asked: Mapping[str, Any]) -> Confirm | None:
+    would = caller.workspace.expire(dry_run=True)
+    if not would["removed"]:
+        return None
+    days = next((one for one in caller.workspace.rules()["rules"] if "removed" in one), "it has just changed")
     return Confirm(
-        f"Remove the files of old runs of this workspace now, for good? The rule: {words}.",
+        f"Remove the files of {len(would['removed'])} old runs of this workspace now ({would['bytes']} bytes), "
+        f"for good? The rule: {days}.",
         "a person does it by `hpcagent workspace expire`",
     )
 
 
-@tool("Remove files of old runs", scope="tools:admin", read_only=False, destructive=True, confirms=_to_expire)
+@tool(
+    "Remove files of old runs",
+    scope="tools:admin",
+    right="manage",
+    read_only=False,
+    destructive=True,
+    confirms=_to_expire,
+)
 def expire_runs(caller: Caller) -> Expired:
     """Remove the folders of runs that are older than the workspace keeps them; their records stay.
 
-    A person confirms it through the client first.
+    A person confirms it through the client first, unless there are none.
     """
     return Expired(**caller.workspace.expire())

@@ -16,13 +16,13 @@ __all__ = ["repeat_run"]
 class Repeated(Handle):
     """A run that was made of an earlier one."""
 
-    since: str = Field(description="The run that it was made of.")
+    since: str
     app: str
     version: str
     params: dict[str, Any] = Field(description="All of its parameters, in the unit of units.")
-    units: dict[str, str] = Field(description="Parameter to unit; without one it is a pure number or a word.")
-    changes: list[str] = Field(description="What was changed.")
-    notes: list[str] = Field(description="What is to be known beside, e.g. a parameter that was left out.")
+    units: dict[str, str] = Field(description="Parameter to unit.")
+    changes: list[str]
+    notes: list[str]
 
 
 @tool("The same run with something changed", scope="runs:write", read_only=False, idempotent=False, asks=True)
@@ -31,8 +31,10 @@ def repeat_run(
     changes: Annotated[
         list[Annotated[str, Field(max_length=1000)]],
         Field(
-            description='What to change: "skin=1 angstrom", "temperature +50 K", "timestep /2", "style=omp". A '
-            "number with a unit needs it; it is converted to that of the contract.",
+            description=(
+                '"skin=1 angstrom", "temperature +50 K", "timestep /2", "style=omp". A number needs its '
+                "unit; it is converted."
+            ),
             min_length=1,
             max_length=100,
         ),

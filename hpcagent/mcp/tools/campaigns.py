@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -27,14 +28,14 @@ __all__ = [
 
 WAIT_S = 0.5
 
-CampaignId = Annotated[
-    str, Field(description="Handle of a campaign, as start_campaign returned it.", max_length=200)
-]
+CampaignId = Annotated[str, Field(description="Handle of a campaign.", max_length=200)]
 Which = Annotated[
     str,
     Field(
-        description="A packaged campaign by its name (list_packaged_campaigns), or the text of a campaign's TOML "
-        "with app = a name of list_apps, an objective, a space, a policy by name and until. No paths, no code.",
+        description=(
+            "Name of list_packaged_campaigns, or a campaign's TOML: app (of list_apps), objective, "
+            "space, policy, until. No paths, no code."
+        ),
         min_length=1,
         max_length=100_000,
     ),
@@ -42,9 +43,10 @@ Which = Annotated[
 Changes = Annotated[
     dict[str, Any],
     Field(
-        description='Dotted key to value, in place of what stands there, e.g. {"until.max_runs": 12, '
-        '"space.skin.high": 4.0}. Numbers are in the units of the app\'s contract (describe_app), '
-        "until.node_hours in node-hours.",
+        description=(
+            'Dotted key to its new value, e.g. {"until.max_runs": 12, "space.skin.high": 4.0}, in the'
+            " units of describe_app; until.node_hours in node-hours."
+        ),
         max_length=100,
     ),
 ]
@@ -56,7 +58,7 @@ class PackagedCampaign(Answer):
     name: str
     app: str
     description: str
-    max_runs: int | None = Field(description="Runs at most; null: something else ends it.")
+    max_runs: int | None = Field(description="null: no bound.")
 
 
 class PackagedCampaigns(Answer):
@@ -68,11 +70,11 @@ class PackagedCampaigns(Answer):
 class CampaignHandle(Answer):
     """A campaign that was started, or found."""
 
-    campaign_id: str = Field(description="Its handle: whoever has it and may see the campaign can follow it.")
-    state: str = Field(description="running, completed, failed or stopped.")
-    found: bool = Field(description="Whether the very same campaign was known already: nothing was started anew.")
-    workdir: str = Field(description="Its directory, relative to the workspace.")
-    uri: str = Field(description="The resource to read or to subscribe to.")
+    campaign_id: str
+    state: str
+    found: bool = Field(description="Known: nothing began anew.")
+    workdir: str
+    uri: str
 
 
 class CampaignEstimate(Answer):
@@ -80,16 +82,14 @@ class CampaignEstimate(Answer):
 
     app: str
     site: str
-    runs: int | None = Field(description="Runs at most; null: nothing bounds them.")
+    runs: int | None = Field(description="At most; null: no bound.")
     wall_s_per_run: float = Field(description="Expected wall time of one run, in seconds.")
-    node_hours: float | None = Field(description="Expected node-hours of all runs; null: no bound of runs.")
-    node_hours_at_most: float | None = Field(
-        description="Node-hours at most (until.node_hours); null: nothing bounds them."
-    )
-    usd_at_most: float | None = Field(description="US dollars at most; null: no price or no bound.")
-    approval: str = Field(description="Why a person would have to say yes; empty: nobody has to.")
-    refused: dict[str, Any] | None = Field(description="Why it would be refused; null: it would not.")
-    known: str | None = Field(description="The very same campaign, if the caller has started it already.")
+    node_hours: float | None = Field(description="Expected; null: no bound of runs.")
+    node_hours_at_most: float | None = Field(description="null: nothing bounds them.")
+    usd_at_most: float | None = Field(description="In USD; null: no price or no bound.")
+    approval: str = Field(description="Why a person has to say yes; empty: nobody has to.")
+    refused: dict[str, Any] | None = Field(description="Why it would be refused.")
+    known: str | None = Field(description="The very same campaign, begun before.")
 
 
 class CampaignStatus(Answer):
@@ -99,32 +99,33 @@ class CampaignStatus(Answer):
     name: str
     app: str
     site: str
-    state: str = Field(description="running, completed, failed or stopped.")
-    question: str = Field(description="What is maximised or minimised under which limits; empty before it began.")
-    policy: str = Field(description="Who suggests the points.")
+    state: str
+    question: str = Field(description="Goal and limits.")
+    policy: str
     runs: dict[str, Any] = Field(
-        description="done: runs that have ended; most: at most, null without a bound; by_state: state to number."
+        description="done: have ended; most: at most, null: no bound; by_state: state to number."
     )
     node_hours: float = Field(description="Node-hours taken so far.")
     node_hours_at_most: float | None = Field(description="Node-hours at most; null: nothing bounds them.")
-    note: str | None = Field(description="Why it has ended, or did not begin.")
-    failures: dict[str, int] = Field(description="Name of a failure to how many runs have ended with it.")
+    note: str | None = Field(description="Why it ended.")
+    failures: dict[str, int] = Field(description="Name to number of runs.")
     answer: dict[str, Any] | None = Field(
-        description="The newest answer: best (params, metrics, uncertainty as one standard error, units, "
-        "probability_feasible 0 to 1, ties), expected_regret (in its metric's unit), node_hours; null: none yet."
+        description=(
+            "best (params, metrics, uncertainty: one standard error, units, probability_feasible 0 to 1, ties; "
+            "estimated: metrics estimated from CPU time; about: what else is to be known), expected_regret "
+            "(with its unit), node_hours, remarks (what disturbed the runs); null: none yet."
+        )
     )
-    answer_state: str = Field(
-        description="none (no run has ended), running (a newer one is worked out), done, failed."
-    )
-    answer_of_runs: int | None = Field(description="How many runs had ended when the answer was asked for.")
-    answer_handle: str | None = Field(description="Handle of a newer answer that is being worked out: get_answer.")
+    answer_state: str = Field(description="none, running (a newer one is worked out), done, failed.")
+    answer_of_runs: int | None = Field(description="Runs that it knows.")
+    answer_handle: str | None = Field(description="Of a newer answer: get_answer.")
 
 
 class CampaignStopping(Answer):
     """What becomes of it."""
 
     campaign_id: str
-    state: str = Field(description="As it was when this was asked; get_campaign says when it has ended.")
+    state: str = Field(description="As it was when this was asked.")
     note: str
 
 
@@ -134,7 +135,7 @@ def _handle(found: dict[str, Any]) -> CampaignHandle:
     return CampaignHandle(campaign_id=identity, workdir=workdir, uri=campaign_uri(identity), **found)
 
 
-@tool("Packaged campaigns")
+@tool("Packaged campaigns", foreign=True)
 def list_packaged_campaigns(caller: Caller) -> PackagedCampaigns:
     """Campaigns that come with hpcagent: name, app, what each finds out. start_campaign starts one by its name."""
     found = []
@@ -175,14 +176,18 @@ def start_campaign(
 ) -> CampaignHandle:
     """Start a campaign, approved as a whole with its cap, and return at once; the very same one is found.
 
-    Follow it by get_campaign. It needs neither this server nor its client to go on.
+    Follow it by get_campaign.
     """
     return _handle(
         caller.workspace.start(campaign, changes=changes, site=site, why=why, data_only=True, at_once=True)
     )
 
 
-@tool("How a campaign stands", foreign=True)
+def _far(data: Mapping[str, Any]) -> tuple[float, float | None, str]:
+    return data["runs"]["done"], data["runs"]["most"], "runs"
+
+
+@tool("How a campaign stands", foreign=True, waits=True, progress=_far)
 def get_campaign(caller: Caller, campaign_id: CampaignId) -> CampaignStatus:
     """Progress, node-hours, and the answer so far with its uncertainty, P(feasible) and expected regret.
 
@@ -248,10 +253,7 @@ def bayesian_optimize(
     site: Site = "",
     why: Why = "",
 ) -> CampaignHandle:
-    """Look for the best point of an app with Gaussian processes: a campaign, approved as a whole; returns at once.
-
-    get_campaign has the best point so far, recommend_points the next ones with their expected improvement.
-    """
+    """Look for the best point of an app with Gaussian processes: a campaign, as by start_campaign."""
     return _handle(
         caller.workspace.bayesian_optimize(
             named(objective_function),

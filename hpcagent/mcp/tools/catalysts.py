@@ -29,18 +29,19 @@ Engine = Annotated[
     Literal["pyscf", "tblite", "gpaw", "espresso", "vasp", "mace", "emt", "lj"],
     Field(description="What computes; emt is a fast model of metals, not DFT."),
 ]
-Walltime = Annotated[float | None, Field(gt=0, le=31_536_000, description="Wall time at most, in seconds.")]
+Walltime = Annotated[float | None, Field(gt=0, le=31_536_000, description="At most, in s.")]
 Parameters = Annotated[
     dict[str, Any],
-    Field(description="More parameters of the app, in the units of its contract (describe_app)."),
+    Field(description="More parameters of the app, in the units of describe_app."),
 ]
 StructureRun = Annotated[
     str,
     Field(
         min_length=1,
         max_length=200,
-        description="run_id of a completed run that has made a structure: build_crystal, build_slab, "
-        "build_molecule, dft_relax or another one.",
+        description=(
+            "run_id of a completed run that made it: build_crystal, build_slab, build_molecule, dft_relax, ..."
+        ),
     ),
 ]
 
@@ -50,16 +51,15 @@ class Dft(Answer):
 
     state: Literal[
         "found", "pending", "running", "recording", "recorded", "failed", "stopped", "cancelled", "completed"
-    ] = Field(description="found: it was there; recorded: it was computed, stored and written down.")
-    run_id: str | None = Field(description="The run that computes it, for get_dft and get_status; null: found.")
-    adsorption_energy_ev: float | None = Field(
-        description="E(slab + adsorbate) - E(slab) - share E(reference), in eV; below 0 it binds."
-    )
-    result_uri: str | None = Field(description="Where it comes from: a stored result, or what the row refers to.")
+    ] = Field(description="found: known before; recorded: computed and stored.")
+    run_id: str | None = Field(description="For get_dft and get_status; null: no run that the caller may see.")
+    adsorption_energy_ev: float | None = Field(description="In eV; below 0 it binds.")
+    result_uri: str | None = Field(description="Where it comes from.")
     row: dict[str, Any] | None = Field(description="Of catalyst_db: method, energy_reference, facet, site, relax.")
-    promising: bool | None = Field(description="Whether it is below threshold_ev.")
-    notes: list[str] = Field(description="What is to be known of the number.")
+    promising: bool | None = Field(description="Below threshold_ev.")
+    notes: list[str]
     error: str | None = Field(description="Why there is none.")
+    repair: str | None = Field(description="What may help, where it has failed; null: not known.")
 
 
 @tool("Adsorption energy of a catalyst", scope="runs:write", read_only=False, foreign=True, asks=True)
@@ -78,10 +78,7 @@ def run_dft(
     ] = "",
     accept: Annotated[
         Literal["same_method", "any_method"],
-        Field(
-            description="Which row of catalyst_db will do: one of this very method, or any of this catalyst and "
-            "adsorbate."
-        ),
+        Field(description="Which row of catalyst_db will do."),
     ] = "same_method",
     engine: Engine = "pyscf",
     threshold_ev: Annotated[
@@ -95,9 +92,9 @@ def run_dft(
 ) -> Dft:
     """Look a catalyst's adsorption energy up, and compute it only where nobody has; returns at once.
 
-    When the run has ended its result is stored in dft_results, written into lab_notebook and added to catalyst_db,
-    also if nobody waits; get_dft follows it. A parameter that the run does not have (temperature) is refused,
-    never dropped. params are those of the app adsorption.
+    Its result is stored in dft_results, lab_notebook and catalyst_db, also if nobody waits; get_dft follows it.
+    params are those of the app adsorption; one that it does not have (temperature) is refused, never dropped:
+    site (ontop by default; others may bind more strongly), facet, layers, relax, kspacing (1/angstrom, for pyscf).
     """
     return Dft(
         **caller.workspace.catalyst(
@@ -221,14 +218,14 @@ class Records(Answer):
     """Records of a database."""
 
     source: str
-    query: str = Field(description="The question as it was sent.")
-    total: int | None = Field(description="How many there are in all.")
+    query: str
+    total: int | None
     records: list[dict[str, Any]] = Field(description="artifact_id, values, units of each.")
-    next_offset: int | None = Field(description="Where the next page begins; null: there is none.")
+    next_offset: int | None = Field(description="null: no more.")
     notes: list[str]
 
 
-@tool("Ask the database of catalysts", foreign=True)
+@tool("Ask the database of catalysts", right="read", foreign=True)
 def query_database(
     caller: Caller,
     query: Annotated[
@@ -271,7 +268,7 @@ class AddedRow(Answer):
     artifact_id: str
 
 
-@tool("Add to the database of catalysts", scope="runs:write", read_only=False, idempotent=False)
+@tool("Add to the database of catalysts", scope="runs:write", right="write", read_only=False, idempotent=False)
 def add_catalyst(
     caller: Caller,
     metal: Annotated[str, Field(pattern=r"^[A-Za-z0-9]{1,40}$", description="E.g. Cu.")],
@@ -317,12 +314,12 @@ class ExperimentInputs(BaseModel):
 class Written(Answer):
     """An entry of the notebook."""
 
-    number: int = Field(description="From 1, without gaps.")
-    sha256: str = Field(description="Of the entry and all before it.")
+    number: int
+    sha256: str
     at: float = Field(description="Unix time, in seconds.")
 
 
-@tool("Write into the lab notebook", scope="runs:write", read_only=False, idempotent=False)
+@tool("Write into the lab notebook", scope="runs:write", right="write", read_only=False, idempotent=False)
 def append_notebook_entry(
     caller: Caller,
     experiment_id: Annotated[str, Field(min_length=1, max_length=200, description="What the entry is about.")],

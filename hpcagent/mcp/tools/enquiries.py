@@ -21,16 +21,20 @@ TYPES = {"md": "text/markdown", "html": "text/html", "png": "image/png"}
 class Later(Answer):
     """An answer, or the handle by which it is had."""
 
-    handle: str = Field(description="For get_answer. The same question has the same handle while nothing changes.")
-    what: str = Field(description="What was asked: answer, explain, recommend, replay or report.")
+    handle: str = Field(description="For get_answer.")
+    what: str
     campaign_id: str
-    state: Literal["running", "done", "failed"] = Field(description="running: ask get_answer in some seconds.")
-    answer: dict[str, Any] | None = Field(description="What came of it; null before, and where it has failed.")
-    error: dict[str, Any] | None = Field(description="Why it has failed: kind, message.")
+    state: Literal["running", "done", "failed"] = Field(description="running: ask get_answer again.")
+    answer: dict[str, Any] | None = Field(description="null: none yet.")
+    error: dict[str, Any] | None = Field(description="kind, message.")
 
 
 def _later(found: dict[str, Any]) -> Later:
     return Later(campaign_id=found.pop("campaign"), **found)
+
+
+def _far(data: Mapping[str, Any]) -> tuple[float, float | None, str]:
+    return float(data["state"] != "running"), 1.0, data["state"]
 
 
 def _files(data: Mapping[str, Any]) -> list[ContentBlock]:
@@ -48,14 +52,14 @@ def _files(data: Mapping[str, Any]) -> list[ContentBlock]:
     ]
 
 
-@tool("Why a run was asked for", foreign=True)
+@tool("Why a run was asked for", foreign=True, waits=True, progress=_far)
 def explain_run(
     caller: Caller,
     campaign_id: CampaignId,
     run: Annotated[
         str,
         Field(
-            description="Number of the run in the campaign, from 0, or at least 4 characters of its execution id.",
+            description="Its number in the campaign, from 0, or at least 4 characters of its execution id.",
             min_length=1,
             max_length=100,
         ),
@@ -63,12 +67,12 @@ def explain_run(
 ) -> Later:
     """Why a campaign asked for a run, what was expected with which error, and what came out.
 
-    The answer has why, expected (mean, error, unit), outcome, feasible, and text with all of it in words.
+    The answer has why, expected (mean, error, unit), outcome, feasible, and text.
     """
     return _later(caller.workspace.ask_later(campaign_id, "explain", timeout_s=WAIT_S, run=run))
 
 
-@tool("Next points", foreign=True)
+@tool("Next points", foreign=True, waits=True, progress=_far)
 def recommend_points(
     caller: Caller,
     campaign_id: CampaignId,
@@ -81,15 +85,14 @@ def recommend_points(
     return _later(caller.workspace.ask_later(campaign_id, "recommend", timeout_s=WAIT_S, n=n))
 
 
-@tool("What other policies would have found", scope="runs:write", foreign=True)
+@tool("What other policies would have found", scope="runs:write", foreign=True, waits=True, progress=_far)
 def replay_campaign(
     caller: Caller,
     campaign_id: CampaignId,
     policies: Annotated[
         list[Annotated[str, Field(max_length=500)]],
         Field(
-            description='Policies by name, with options where needed: ["random", "ucb:buckets=4"]. The recorded '
-            "one is always played, too.",
+            description='By name, with options: ["random", "ucb:buckets=4"]. The recorded one is played, too.',
             max_length=8,
         ),
     ],
@@ -104,17 +107,16 @@ def replay_campaign(
     return _later(caller.workspace.ask_later(campaign_id, "replay", timeout_s=WAIT_S, **asked))
 
 
-@tool("Write a campaign's report", scope="runs:write", read_only=False, blocks=_files)
+@tool("Write a campaign's report", scope="runs:write", read_only=False, blocks=_files, waits=True, progress=_far)
 def make_report(caller: Caller, campaign_id: CampaignId) -> Later:
     """Write a campaign's report with its plots, finished or not.
 
-    The answer has files: fetch_artifact reads them, with campaign_id as run_id; so do the resources
-    campaign://ID/report and campaign://ID/plots/NAME.
+    fetch_artifact reads its files, with campaign_id as run_id.
     """
     return _later(caller.workspace.ask_later(campaign_id, "report", timeout_s=WAIT_S))
 
 
-@tool("An answer", foreign=True, blocks=_files)
+@tool("An answer", foreign=True, blocks=_files, waits=True, progress=_far)
 def get_answer(
     caller: Caller,
     handle: Annotated[str, Field(description="As the question returned it: j-...", max_length=100)],

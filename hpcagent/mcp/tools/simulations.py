@@ -19,16 +19,17 @@ Name = Annotated[
 class Simulation(Answer):
     """How a simulation stands."""
 
-    status: Literal["success", "error"] = Field(description="error: it has failed, or was ended.")
-    run_id: str = Field(description="Its handle: unique; get_status and fetch_artifact take it.")
-    steps_completed: int = Field(description="Steps that were made; 0 until it has ended.")
+    status: Literal["success", "error"]
+    run_id: str = Field(description="Its handle, for get_status, too.")
+    steps_completed: int = Field(description="0 until it has ended.")
     config: dict[str, Any] = Field(
-        description="What runs: name, max_steps, seed, and params: timestep (fs), mass (u), spring "
-        "(eV/angstrom^2), temperature (K)."
+        description=(
+            "name, max_steps, seed, params: timestep (fs), mass (u), spring (eV/angstrom^2), temperature (K)."
+        )
     )
-    simulation_status: str = Field(description="pending, running, completed, failed, stopped or cancelled.")
-    results: dict[str, dict[str, Any]] = Field(description="Name to value and unit; empty until it has ended.")
-    error: str | None = Field(default=None, description="Why it has failed: which step, and what happened.")
+    simulation_status: str
+    results: dict[str, dict[str, Any]] = Field(description="Name to value and unit.")
+    error: str | None = Field(default=None, description="Why it has failed.")
 
 
 @tool("Start the simple simulation", scope="runs:write", read_only=False, idempotent=False, asks=True)
@@ -40,20 +41,21 @@ def simulation_run(
     ] = 1000,
     seed: Annotated[
         int | None,
-        Field(ge=0, le=2**63 - 1, description="Draws the start; null: one is drawn, and stands in config."),
+        Field(ge=0, le=2**63 - 1, description="Draws the start; without it one is drawn."),
     ] = None,
     params: Annotated[
         dict[str, float],
         Field(
-            description="timestep (fs), mass (u), spring (eV/angstrom^2), temperature (K); those not given take "
-            "their defaults. describe_app of oscillator has the bounds."
+            description=(
+                "timestep (fs), mass (u), spring (eV/angstrom^2), temperature (K); bounds: describe_app "
+                "of oscillator."
+            )
         ),
     ] = {},  # noqa: B006
 ) -> Simulation:
     """Start the simulation `oscillator` (a particle on a spring) under a name of your own, and return at once.
 
-    The same seed and params give the same result. Its results come by simulation_get_results, best by run_id:
-    of several with one name the newest of the caller's is found.
+    The same seed and params give the same result. Its results come by simulation_get_results.
     """
     return Simulation(**caller.workspace.simulation_run(name, max_steps, seed, params))
 

@@ -22,8 +22,7 @@ class SlurmSpec(BaseModel):
     app: str = Field(min_length=1, max_length=200, description="Name of an app, as list_apps has it.")
     site: SiteName = Field(
         min_length=1,
-        description="A site of this workspace whose kind is slurm (get_workspace lists them); its profile has "
-        "partition, account and what else a job of it says.",
+        description="A site of kind slurm, of get_workspace; its profile has partition and account.",
     )
     params: dict[str, Any] = Field(
         default={}, description="In the units of the app's contract; those not given take their defaults."
@@ -31,7 +30,7 @@ class SlurmSpec(BaseModel):
     nodes: int = Field(default=1, ge=1, le=100_000, description="Whole nodes of the run.")
     ranks_per_node: int = Field(default=1, ge=1, le=100_000, description="MPI ranks on each node.")
     walltime_s: float | None = Field(
-        default=None, gt=0, le=31_536_000, description="Wall time at most, in seconds; null: what the app says."
+        default=None, gt=0, le=31_536_000, description="Wall time at most, in s; without it what the app says."
     )
     seed: int = Field(default=0, ge=0, le=2**63 - 1, description="Random seed.")
     inputs: list[Annotated[str, Field(max_length=200)]] = Field(
@@ -48,8 +47,7 @@ def submit_slurm(
 ) -> Handle:
     """Start a run on a Slurm site through the gate, and return at once; the same work is found, not repeated.
 
-    The run goes into a job that the site's profile describes; several runs may share one. Job scripts are made
-    from the profile alone. Follow it by get_status and get_node_counters.
+    It goes into a job of the site's profile; several runs may share one. Follow it by get_status.
     """
     return handle_of(
         caller.workspace.run(
@@ -75,22 +73,24 @@ class Counters(Answer):
     run_id: str
     state: str
     site: str
-    node: str | None = Field(description="Host name of the node that it ran on, the first one of several.")
-    nodes: int = Field(description="Nodes that were asked for.")
-    ranks: int = Field(description="MPI ranks in all.")
+    node: str | None = Field(description="Host name, the first of several.")
+    nodes: int
+    ranks: int
     threads_per_rank: int
-    gpus_per_node: int = Field(description="GPUs asked for on each node.")
+    gpus_per_node: int
     cores_held: float = Field(description="Cores that the run held, or was to hold.")
     cpu_s: float | None = Field(description="Processor time of all its processes, in seconds.")
-    wall_s: float | None = Field(description="Wall time, in seconds.")
+    wall_s: float | None = Field(description="In s.")
     cpu_use_percent: float | None = Field(description="cpu_s over wall_s times cores_held, in percent.")
     max_rss_bytes: int | None = Field(description="Most memory that it had, in bytes.")
-    processes: int | None = Field(description="Its processes on this machine at this moment.")
-    source: str = Field(description="What says these numbers.")
+    processes: int | None
+    source: str
     unknown: dict[str, str] = Field(description="Name to why a number is null.")
     jobs: list[dict[str, Any]] = Field(
-        description="Jobs that the site had while the run went: scheduler, job_id, nodes, state, submitted_at, "
-        "started_at and ended_at (Unix time, s). Runs share jobs, so a job's own numbers are not those of a run."
+        description=(
+            "The site's jobs meanwhile, which runs share: scheduler, job_id, nodes, state, "
+            "submitted_at, started_at, ended_at (Unix time, s)."
+        )
     )
 
 

@@ -165,7 +165,8 @@ class Engine(Protocol):
 
     Rules: `calculator` imports what it needs inside; a missing package or program is an `AppFailed` of kind
     `infrastructure` named `NoEngine` that says how to get it. The calculator's `calculate` raises `NotConverged`.
-    All files go into `run.workdir`.
+    All files go into `run.workdir`. A method `used(level, atoms, calculator)`, which an engine need not have, says
+    what its own defaults were (basis set, cutoff): name -> value with its unit, for the result.
     """
 
     name: str

@@ -48,6 +48,10 @@ class _Classical:
         """ASE's."""
         return versions_of("ase")
 
+    def used(self, level: Level, atoms: Atoms, calculator: Any) -> dict[str, str]:
+        """The potential."""
+        return {"potential": {"emt": "effective-medium theory (ASE)", "lj": "Lennard-Jones (ASE)"}[self.name]}
+
     def bands(self, calculator: Any, atoms: Atoms, level: Level, path: Any, run: Run) -> Any:
         """No electrons, no bands."""
         raise no_bands(self.name)

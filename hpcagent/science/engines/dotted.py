@@ -79,6 +79,10 @@ class Dotted:
         of_package = (package,) if known else metadata.packages_distributions().get(package, ())
         return versions_of("ase", *of_package)
 
+    def used(self, level: Level, atoms: Atoms, calculator: Any) -> dict[str, str]:
+        """The calculator's dotted path."""
+        return {"calculator": str(level.options.get("calculator") or "")}
+
     def bands(self, calculator: Any, atoms: Atoms, level: Level, path: Any, run: Run) -> Any:
         """None: nothing is known of it."""
         raise no_bands(self.name)

@@ -239,6 +239,15 @@ class Espresso:
             said = None
         return {"espresso": said[1]} if said else {}
 
+    def used(self, level: Level, atoms: Atoms, calculator: Any) -> dict[str, str]:
+        """Cutoffs of wavefunctions and density, and the pseudopotentials' files."""
+        data, files = calculator.parameters["input_data"], calculator.parameters["pseudopotentials"]
+        return {
+            "ecut": f"{data['ecutwfc'] * RY:.6g} eV",
+            "ecut_density": f"{data['ecutrho'] * RY:.6g} eV",
+            "pseudopotentials": ", ".join(sorted(set(files.values()))),
+        }
+
     def bands(self, calculator: Any, atoms: Atoms, level: Level, path: Any, run: Run) -> Any:
         """Bands along a path: pw.x once more, in the density of the SCF.
 

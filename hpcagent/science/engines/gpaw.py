@@ -32,6 +32,7 @@ from hpcagent.errors import AppFailed, nearest
 from hpcagent.science.engines.base import KPOINTS, Iteration, Level
 from hpcagent.science.engines.functionals import setups_of
 from hpcagent.science.engines.gpaw_log import iterations
+from hpcagent.science.engines.protocols import PROTOCOL
 
 if TYPE_CHECKING:
     from ase import Atoms
@@ -112,6 +113,13 @@ class GpawEngine:
     def versions(self, calculator: Any) -> dict[str, str]:
         """Of GPAW and its data."""
         return versions_of("gpaw", "gpaw-data")
+
+    def used(self, level: Level, atoms: Atoms, calculator: Any) -> dict[str, str]:
+        """Mode, cutoff of plane waves, setups."""
+        found = {"basis": calculator.mode, "pseudopotentials": f"PAW setups made with {setups_of(level.xc)}"}
+        if calculator.mode == "pw":
+            found["ecut"] = f"{level.ecut or PROTOCOL[level.protocol].gpaw_ecut:g} eV"
+        return found
 
     def bands(self, calculator: Any, atoms: Atoms, level: Level, path: Any, run: Run) -> Any:
         """Bands along a path in the density of the SCF."""

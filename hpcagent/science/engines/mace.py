@@ -111,6 +111,11 @@ class MACEEngine:
         """Of MACE and PyTorch."""
         return versions_of("mace-torch", "torch")
 
+    def used(self, level: Level, atoms: Atoms, calculator: Any) -> dict[str, str]:
+        """The model's file; its digest is among the result's files."""
+        path = str((level.options.get("paths") or {}).get("checkpoint") or "")
+        return {"model": Path(path).name}
+
     def bands(self, calculator: Any, atoms: Atoms, level: Level, path: Any, run: Run) -> Any:
         """No electrons, no bands."""
         raise no_bands(self.name)

@@ -17,17 +17,18 @@ Molecules are sampled at Gamma, and directions in which a cell has vacuum with o
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hpcagent.errors import AppFailed
+from hpcagent.errors import AppFailed, BadInput
 from hpcagent.science.engines.base import Engine, Level
 from hpcagent.science.engines.mesh import mesh, spaced, vacuum_along
 
 if TYPE_CHECKING:
     from ase import Atoms
 
-__all__ = ["PROTOCOL", "VASP_FIXED_EV", "Protocol", "sampled", "settled"]
+__all__ = ["PROTOCOL", "VASP_FIXED_EV", "Protocol", "refuse_unsampled", "sampled", "settled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ VASP_FIXED_EV = 0.01
 _UNSMEARED = {"vasp": f"a Gaussian of {VASP_FIXED_EV:g} eV", "tblite": "its own 300 K"}
 # Without the crystal's symmetry a converged mesh would cost a hundred times as much: it has to be asked for.
 _NO_SYMMETRY = ("pyscf",)
+_SAMPLING = ("mesh", "kpts", "kspacing")
 _AXES = "abc"
 _MOST_POINTS = 1000
 
@@ -76,7 +78,7 @@ def settled(level: Level, atoms: Atoms, engine: Engine) -> tuple[Level, tuple[st
     _check(level)
     notes: list[str] = []
     if "kpts" in engine.takes and atoms.pbc.any():
-        given = bool(level.mesh or level.kpts or level.kspacing)
+        given = any(getattr(level, name) for name in _SAMPLING)
         if not given and engine.name in _NO_SYMMETRY:
             raise _needs_kpoints(engine.name)
         points = sampled(atoms, level)
@@ -99,6 +101,22 @@ def settled(level: Level, atoms: Atoms, engine: Engine) -> tuple[Level, tuple[st
                 "(0.1 to 0.2 eV)"
             )
     return level, tuple(notes)
+
+
+def refuse_unsampled(params: Mapping[str, Any]) -> None:
+    """Refuse parameters of a crystal or a slab with which `settled` would find no k-points, before it is started.
+
+    Raises:
+        BadInput: The engine has no default, and nothing says what they are.
+    """
+    engine = params["engine"]
+    if engine in _NO_SYMMETRY and not any(params.get(name) for name in _SAMPLING):
+        raise BadInput(
+            f"engine={engine!r} has no default for the k-points of a slab or crystal: give kspacing (0.15 to 0.5 "
+            "1/angstrom), kpts or mesh; or take another engine: gpaw and espresso have defaults; emt, a quick "
+            "model of Al, Cu, Ag, Au, Ni, Pd and Pt with a few light atoms, is no DFT.",
+            value=engine,
+        )
 
 
 def sampled(atoms: Atoms, level: Level) -> tuple[int, int, int]:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ENGINE", "PySCFEngine"]
 
+MOLECULE_BASIS = "def2-svp"
+CRYSTAL_BASIS = "gth-dzvp"
 _METHODS = ("RKS", "UKS", "ROKS")
 # Where the last step changes the energy by little its forces may still be off; PySCF's own rule, sqrt(tolerance),
 # is looser than this for the tolerances that are usual here.
@@ -120,6 +122,16 @@ class PySCFEngine:
     def versions(self, calculator: Any) -> dict[str, str]:
         """PySCF's."""
         return versions_of("pyscf")
+
+    def used(self, level: Level, atoms: Atoms, calculator: Any) -> dict[str, str]:
+        """Basis set, pseudopotentials, cutoff of the density's mesh, unpaired electrons, kind of mean field."""
+        found = {"unpaired_electrons": f"{unpaired(atoms, level)}"}
+        if calculator.field is not None:
+            found["method"] = type(getattr(calculator.field, "_scf", calculator.field)).__name__
+        if not atoms.pbc.any():
+            return found | {"basis": level.basis or MOLECULE_BASIS}
+        cutoff = f"{level.ecut:g} eV" if level.ecut else "PySCF's own for the basis"
+        return found | {"basis": level.basis or CRYSTAL_BASIS, "pseudopotentials": gth(level)[0], "ecut": cutoff}
 
     def bands(self, calculator: Any, atoms: Atoms, level: Level, path: Any, run: Run) -> Any:
         """Bands along a path in the converged density."""
@@ -306,7 +318,7 @@ def _geometry(atoms: Any) -> list[tuple[str, Any]]:
 def _molecule(atoms: Any, level: Level, spin: int, method: str) -> Any:
     from pyscf import dft, gto
 
-    basis = _set_name("basis", level.basis or "def2-svp")
+    basis = _set_name("basis", level.basis or MOLECULE_BASIS)
     # The def2 sets of heavier elements are made for their core potentials; PySCF takes them without, and is wrong.
     heavy = {atom.symbol for atom in atoms if atom.number >= _DEF2_ECP_FROM}
     core = dict.fromkeys(sorted(heavy), basis) if basis.lower().startswith("def2") else {}
@@ -353,7 +365,7 @@ def _crystal(atoms: Any, level: Level, spin: int, method: str) -> Any:
         atom=_geometry(atoms),
         a=atoms.cell.array,
         unit="Angstrom",
-        basis=_set_name("basis", level.basis or "gth-dzvp"),
+        basis=_set_name("basis", level.basis or CRYSTAL_BASIS),
         pseudo=_set_name("pseudo", pseudo),
         charge=level.charge,
         # Of the cell; PySCF counts over the whole mesh of k-points.

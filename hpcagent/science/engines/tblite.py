@@ -96,6 +96,16 @@ class TBLiteEngine:
         """tblite's."""
         return versions_of("tblite")
 
+    def used(self, level: Level, atoms: Atoms, calculator: Any) -> dict[str, str]:
+        """Method, unpaired electrons, temperature of the electrons."""
+        smearing = f"{level.smearing:g} eV" if level.smearing > 0 else f"{_OWN_TEMPERATURE_K:g} K"
+        return {
+            "xc": level.xc or METHODS[0],
+            "unpaired_electrons": f"{unpaired(atoms, level)}",
+            "smearing": smearing,
+            "kpoints": "Gamma only" if atoms.pbc.any() else "none, not periodic",
+        }
+
     def bands(self, calculator: Any, atoms: Atoms, level: Level, path: Any, run: Run) -> Any:
         """None: it has no k-points."""
         raise no_bands(self.name)

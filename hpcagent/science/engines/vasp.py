@@ -31,6 +31,7 @@ from hpcagent.apps.printed import read_head
 from hpcagent.errors import AppFailed
 from hpcagent.science.engines.base import KPOINTS, Iteration, Level
 from hpcagent.science.engines.external import program
+from hpcagent.science.engines.protocols import VASP_FIXED_EV
 from hpcagent.science.engines.vasp_files import check, contents, iterations, potpaw_folder
 
 if TYPE_CHECKING:
@@ -113,6 +114,12 @@ class VaspEngine:
         """What VASP calls itself in its OUTCAR."""
         said = re.search(r"vasp\.(\d\S*)", read_head(Path(calculator.directory) / "OUTCAR", 1000))
         return {"vasp": said[1]} if said else {}
+
+    def used(self, level: Level, atoms: Atoms, calculator: Any) -> dict[str, str]:
+        """Cutoff, and the width that stands for no smearing."""
+        smearing = f"{level.smearing:g} eV" if level.smearing > 0 else f"none (Gaussian, {VASP_FIXED_EV:g} eV)"
+        ecut = f"{level.ecut:g} eV" if level.ecut else "the largest ENMAX of the POTCARs"
+        return {"ecut": ecut, "smearing": smearing}
 
     def bands(self, calculator: Any, atoms: Atoms, level: Level, path: Any, run: Run) -> Any:
         """Not yet: nobody has tried it against VASP."""

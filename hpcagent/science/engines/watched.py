@@ -23,6 +23,7 @@ from hpcagent.apps.structures import read_structure, total_charge
 from hpcagent.errors import AppFailed
 from hpcagent.science.engines.base import KPOINTS, LEVEL, Engine, Iteration, Level, NotConverged
 from hpcagent.science.engines.hooks import of_level
+from hpcagent.science.engines.level_used import level_used
 from hpcagent.science.engines.protocols import settled
 from hpcagent.science.engines.registry import check
 from hpcagent.science.engines.registry import engine as engine_of
@@ -72,7 +73,7 @@ class Watch:
         self.n_calculations = 0
         self.repaired: list[str] = []
         self.notes: list[str] = [*said, *defaults]
-        self._run = run
+        self._run, self._atoms = run, atoms
         self._records: list[dict[str, Any]] = []
         self._written = -math.inf
         self._last: tuple[Iteration, ...] = ()
@@ -216,7 +217,10 @@ class Watch:
         self._written = time.monotonic()
         path = self._run.workdir / SCF_FILE
         part = path.with_name(f"{path.name}.part")
-        part.write_text(json.dumps({"engine": self.engine.name, "calculations": self._records}))
+        level = level_used(self.engine, self.level, self._atoms, self.calculator)
+        part.write_text(
+            json.dumps({"engine": self.engine.name, "level_of_theory": level, "calculations": self._records})
+        )
         os.replace(part, path)  # noqa: PTH105  (one call either way)
         return {"scf": SCF_FILE}
 
@@ -232,8 +236,9 @@ class Watch:
 
     @property
     def made_with(self) -> dict[str, Any]:
-        """For the `Outcome`: the files and the versions that its numbers come from."""
-        return {"files": self.files, "versions": self.versions}
+        """For the `Outcome`: the files, the versions and the level of theory that its numbers come from."""
+        level = level_used(self.engine, self.level, self._atoms, self.calculator)
+        return {"files": self.files, "versions": self.versions, "level_of_theory": level}
 
     def close(self) -> dict[str, str]:
         """Write `scf.json` and let the calculator end what it has open.

@@ -19,12 +19,16 @@ from numpy.typing import NDArray
 from hpcagent.regular import open_regular
 from hpcagent.science.lammps.log import Log, Run, parse_log
 
-__all__ = ["MARK", "MOST_ROWS", "Growing", "as_log", "asked_of"]
+__all__ = ["BANNER", "LOOP", "MARK", "MOST_ROWS", "RUN_COMMAND", "Growing", "as_log", "asked_of"]
 
 MARK = "# hpcagent: the run after this line is the one that is measured"
 """Stands in the script before the production run, and so in the log, which repeats every line of the script."""
 MOST_ROWS = 400_000
 """Rows that are kept of the production run; from there on it is not measured any more while it goes."""
+# How a log's lines begin, and a `run` command with what stands behind its number of steps; re.MULTILINE.
+LOOP = rb"^Loop time of "
+BANNER = rb"^-+ Step "
+RUN_COMMAND = rb"^[ \t]*run[ \t]+(?P<steps>\d+)(?P<more>(?:[ \t][^\n]*)?)$"
 _MOST_AT_ONCE = 32 << 20
 _MOST_BEFORE = 16 << 20
 _COMMANDS = 1 << 16
@@ -39,10 +43,10 @@ _HEADER = re.compile(
     re.MULTILINE,
 )
 _ROW = re.compile(rb"^(?:  - \[[^\n]*|[ \t]*[-+.\d][-+.\deE \t]*)\n", re.MULTILINE)
-_LOOP = re.compile(rb"^Loop time of [^\n]*\n", re.MULTILINE)
-_BANNER = re.compile(rb"^-+ Step ", re.MULTILINE)
+_LOOP = re.compile(LOOP + rb"[^\n]*\n", re.MULTILINE)
+_BANNER = re.compile(BANNER, re.MULTILINE)
 _ANY_RUN = re.compile(rb"^\s*run\s", re.MULTILINE)
-_ASKED = re.compile(rb"^\s*run\s+(\d+)((?:\s+[^\n]*)?)$", re.MULTILINE)
+_ASKED = re.compile(RUN_COMMAND, re.MULTILINE)
 
 
 class Growing:

@@ -201,8 +201,9 @@ def add_adsorbate(site: str, height: float, atom: int, orient: str, nth: int, ru
     an atom, between two nearest ones, and at the points as far as possible from them all (vertices of their
     Voronoi diagram). Of the latter `hcp` has an atom of the second layer beneath, `fcc` has none. Without a
     height the binding atom is as low as it can be without being closer to any atom of the slab than the sum of
-    their covalent radii (B. Cordero et al., Dalton Trans. 2832, 2008). The adsorbate's atoms have the tag 0 and
-    no initial moments, the slab's keep theirs.
+    their covalent radii (B. Cordero et al., Dalton Trans. 2832, 2008); where other atoms of the adsorbate would
+    then lie in the slab, it is higher, so that none is closer, and a note says so. The adsorbate's atoms have the
+    tag 0 and no initial moments, the slab's keep theirs.
 
     Failures: `NoSite`, `NoSuchAtom`, `Overlap` (atoms closer than 0.75 times the sum of their covalent radii),
     `NoStructure`.
@@ -224,6 +225,14 @@ def add_adsorbate(site: str, height: float, atom: int, orient: str, nth: int, ru
     upright(molecule, atom, orient)
     top = _top(slab)[:, 2].mean()
     above = height or _height(slab, molecule.numbers[atom], found[nth], top)
+    if not height and (clear := _clear(slab, molecule, atom, found[nth], float(top), float(above))) > above:
+        notes = (
+            *notes,
+            f"the binding atom {molecule.symbols[atom]} was put {clear:.2f} angstrom above the top layer, not "
+            f"{above:.2f} as its covalent radius says: other atoms of the adsorbate would lie in the slab; "
+            "another binding atom (atom) may be nearer to how it binds",
+        )
+        above = clear
     both, contact = add_to(slab, molecule, atom, (*found[nth], float(top + above)))
     metrics = {"height": float(above), "closest_contact": contact, "n_sites": float(len(found))}
     return Outcome(metrics=size(both) | metrics, artifacts=write_structure(run, both), notes=notes)
@@ -378,6 +387,25 @@ def _height(slab: Any, number: int, place: tuple[float, float], top: float) -> f
     return float(max(heights.max(initial=0.0), 0.0))
 
 
+def _clear(slab: Any, molecule: Any, atom: int, place: tuple[float, float], top: float, above: float) -> float:
+    """The height of the binding atom: `above`, or more where other atoms of the molecule would lie in the slab."""
+    import numpy as np
+    from ase.data import covalent_radii
+    from ase.geometry import get_distances
+
+    away = molecule.positions - molecule.positions[atom]
+    put = np.array([*place, top + above]) + away
+    distances = get_distances(put, slab.positions, cell=slab.cell, pbc=slab.pbc)[1]
+    least = covalent_radii[molecule.numbers][:, None] + covalent_radii[slab.numbers][None]
+    if not (distances < TOO_CLOSE * least).any():
+        return above
+    heights = [
+        _height(slab, number, (float(x), float(y)), top) - float(dz)
+        for number, (x, y, _), dz in zip(molecule.numbers, put, away[:, 2], strict=True)
+    ]
+    return max(above, *heights)
+
+
 def _contact(slab: Any, molecule: Any) -> float:
     import numpy as np
     from ase.data import covalent_radii
@@ -392,6 +420,6 @@ def _contact(slab: Any, molecule: Any) -> float:
             f"from {slab.symbols[j]} (atom {j} of the slab), their covalent radii add up to {least[i, j]:.2f}.",
             kind="contract",
             name="Overlap",
-            repair="a larger height, another binding atom, or orient = up",
+            repair="a larger height, or another binding atom (atom); of add_adsorbate also orient = up",
         )
     return float(distances.min())

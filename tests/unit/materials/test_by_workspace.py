@@ -132,7 +132,7 @@ def test_a_quota_and_a_run_that_fails_are_those_of_the_workspace(root, admin):
         run_catalyst(admin.resources(), "Cu", "O", workspace=admin, **HOW)
     options = {"walltime_s": 120.0, "label": "cu"}
     emt = run_catalyst(admin.resources(), "Cu", "O", workspace=admin, run_options=options, **HOW)
-    assert admin.costs()["people"][""]["node_hours"] > 0
+    assert admin.costs()["workspace"]["node_hours"] > 0
     # Settings go along: the same potential, named by a setting of another engine.
     by_name = {"engine": "ase", "settings": {"calculator": "ase.calculators.emt:EMT"}}
     named = run_catalyst(admin.resources(), "Cu", "O", workspace=admin, run_options=options, **{**HOW, **by_name})

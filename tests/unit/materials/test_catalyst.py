@@ -109,7 +109,7 @@ def test_another_method_is_another_result(tmp_path, site):
     assert not top.found and top.result_uri != three.result_uri and resources.database().query().total == 2
     any_of = run_catalyst(resources, "Cu", "O", accept="any_method", **{**HOW, "layers": 3})
     assert any_of.found and any_of.row.id == three.row.id, "the one of this site"
-    assert "2 rows of Cu and O" in any_of.notes[0] and len(any_of.notes) == 1
+    assert "2 rows of Cu and O" in any_of.notes[0] and any_of.notes[1:] == three.notes
     assert f"{min(three.adsorption_energy, top.adsorption_energy):.3f}" in any_of.notes[0]
 
 
@@ -128,10 +128,32 @@ def test_energies_of_other_references_and_places_are_rows_that_tell_them_apart(t
     asked = {**plain, "facet": "fcc100", "site": "ontop", "layers": 5}
     other = run_catalyst(resources, "Cu", "O", accept="any_method", **asked)
     assert other.row.id == half.row.id
-    assert other.notes[1:] == (
+    assert other.notes[1:3] == (
         "facet: asked for fcc100, the row has fcc111",
         "site: asked for ontop, the row has fcc",
     )
+    assert other.notes[3:] == half.notes
+
+
+def test_what_was_said_of_a_number_is_said_again_where_it_is_found(tmp_path, site):
+    resources = opened(tmp_path)
+    how = {"engine": "emt", "layers": 2, "fixed_layers": 1, "max_steps": 2, "fmax": 1.0}
+    first = run_catalyst(resources, "Cu", "O", **how)
+    assert any("binds too strongly" in note for note in first.notes)
+    assert any("no DFT" in note for note in first.notes)
+    assert any("site ontop" in note and "bind more strongly" in note for note in first.notes)
+    again = run_catalyst(resources, "Cu", "O", **how)
+    assert again.found and again.notes == first.notes
+    run_catalyst(resources, "Cu", "O", **how, site="fcc")
+    either = run_catalyst(resources, "Cu", "O", accept="any_method", **how)
+    assert either.row.id == first.row.id and "2 rows of Cu and O" in either.notes[0]
+
+
+def test_what_would_fail_without_k_points_is_refused_before_anything_runs(tmp_path):
+    resources = opened(tmp_path)
+    with pytest.raises(BadInput, match="give kspacing"):
+        run_catalyst(resources, "Cu", "O")
+    assert "lab_notebook" not in resources.provisioned
 
 
 def test_a_table_from_before_these_columns_has_them_in_the_method(tmp_path, site):

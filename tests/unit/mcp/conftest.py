@@ -88,6 +88,10 @@ class Follow:
                     return found
                 await anyio.sleep(0.05)
 
+    async def run(self, client: Any, run_id: str) -> dict[str, Any]:
+        """A run's status once it has ended."""
+        return await self.until(client, "get_status", {"run_id": run_id}, lambda s: s["phase"] != "pending")
+
     async def ended(self, client: Any, campaign_id: str) -> dict[str, Any]:
         """A campaign once it is over and has its last answer."""
         arguments = {"campaign_id": campaign_id}

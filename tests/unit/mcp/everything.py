@@ -40,12 +40,12 @@ from mcp_types import (
 from pydantic import Field
 
 from hpcagent.mcp import tasks
-from hpcagent.mcp.approving import in_thread
 from hpcagent.mcp.asgi import bound, serve_app
 from hpcagent.mcp.callers import Caller, Callers, caller_now
 from hpcagent.mcp.http import PATH, app_of
 from hpcagent.mcp.server import make_server
 from hpcagent.mcp.serving import as_sdk_tool, tool
+from hpcagent.mcp.threads import in_thread
 from hpcagent.mcp.tools.runs import Handle, handle_of
 
 TASK_TOOLS = ("slow_compute", "failing_job", "test_tool_with_task")

@@ -147,20 +147,27 @@ def test_a_planner_grants_nothing_of_their_own(drive, workspace):
 
 
 def test_old_folders_go_only_when_a_person_says_so(drive, workspace):
-    answer, asked = _person(ElicitResult(action="decline"), YES)
-
     async def body(client):
         return [await client.call_tool("expire_runs", {}) for _ in range(2)]
 
-    no, yes = drive(body, as_="boss", mode="legacy", elicitation_callback=answer)
-    assert no.is_error and yes.structured_content["removed"] == []
-    assert "after 1 days" in asked[0]
+    nobody, asked = _person()
+    kept = drive(body, as_="boss", mode="legacy", elicitation_callback=nobody)
+    assert not asked and kept[0].structured_content["removed"] == []  # nobody is asked for nothing
+
+    old = workspace.run("oscillator", {"max_steps": 2}, walltime_s=60.0)["id"]
+    workspace.wait(old, timeout_s=60)
+    rules = workspace.folder.rules
+    rules.write_text(rules.read_text().replace("retention_days = 1", "retention_days = 1e-9"))
     assert drive(body, as_="boss")[0].is_error
+    answer, asked = _person(ElicitResult(action="decline"), YES)
+    no, yes = drive(body, as_="boss", mode="legacy", elicitation_callback=answer)
+    assert no.is_error and yes.structured_content["removed"] == [old]
+    assert "files of 1 old runs" in asked[0] and "removed after 1e-09 days" in asked[0]
 
 
 def test_the_workspace_says_who_asks_what_holds_and_what_it_cost(drive, workspace):
     async def body(client):
-        card = (await client.call_tool("get_workspace", {})).structured_content
+        card = (await client.call_tool("get_workspace", {"all_sites": True})).structured_content
         return card, (await client.call_tool("get_costs", {})).structured_content
 
     card, costs = drive(body, as_="ada")
@@ -169,4 +176,4 @@ def test_the_workspace_says_who_asks_what_holds_and_what_it_cost(drive, workspac
     assert any("a person approves what is a run of synthetic" in one for one in card["rules"])
     assert {"threads", "laptop"} <= {one["name"] for one in card["sites"]}
     assert str(workspace.folder.root) not in str(card)
-    assert costs["people"][""]["node_hours"] == 0 and "boss" not in costs["people"]
+    assert costs["workspace"]["node_hours"] == 0 and "boss" not in costs["people"]

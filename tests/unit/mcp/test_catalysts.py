@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 
-import anyio
 import pytest
 
 HOW = {"engine": "emt", "site": "threads", "params": {"relax": "none", "layers": 2, "site": "fcc"}}
@@ -26,22 +25,17 @@ async def _call(client, tool, **arguments):
     return result.structured_content
 
 
-async def _recorded(client, run_id):
-    with anyio.fail_after(120):
-        while True:
-            found = await _call(client, "get_dft", run_id=run_id)
-            if found["state"] in ("recorded", "failed"):
-                return found
-            await anyio.sleep(0.05)
+def _stored(found):
+    return found["state"] in ("recorded", "failed")
 
 
 @pytest.mark.slow
-def test_search_then_compute_only_if_none_then_notebook(drive, workspace):
+def test_search_then_compute_only_if_none_then_notebook(drive, workspace, follow):
     async def body(client):
         none = await _call(client, "query_database", query="Cu-ZnO")
         mine = await _call(client, "subscribe_events", events=["new_promising_catalyst"])
         begun = await _call(client, "run_dft", **CU_ZNO, threshold_ev=10.0)
-        done = await _recorded(client, begun["run_id"])
+        done = await follow.until(client, "get_dft", {"run_id": begun["run_id"]}, _stored)
         rows = await _call(client, "query_database", query="Cu-ZnO")
         again = await _call(client, "run_dft", **CU_ZNO)
         inputs = {"catalyst": "Cu-ZnO", "adsorbate": "O"}
@@ -62,7 +56,8 @@ def test_search_then_compute_only_if_none_then_notebook(drive, workspace):
     assert rows["total"] == 1
     assert rows["records"][0]["values"]["adsorption_energy"] == done["adsorption_energy_ev"]
     assert rows["records"][0]["units"]["adsorption_energy"] == "eV"
-    assert again["state"] == "found" and again["run_id"] is None
+    assert again["state"] == "found" and again["run_id"] == begun["run_id"]
+    assert again["notes"] == done["notes"] and any("no DFT" in note for note in again["notes"])
     assert again["adsorption_energy_ev"] == done["adsorption_energy_ev"]
     assert len(workspace.list(app="adsorption")["runs"]) == 1
     resources = workspace.resources()
@@ -75,12 +70,53 @@ def test_search_then_compute_only_if_none_then_notebook(drive, workspace):
     assert [one["payload"]["catalyst"] for one in told] == ["Cu-ZnO"]
 
 
+def test_with_its_two_arguments_alone_it_says_what_is_missing(drive, workspace):
+    async def body(client):
+        return await client.call_tool("run_dft", {"structure": "Cu", "adsorbate": "O"})
+
+    refused = drive(body).structured_content["refused"]
+    assert "give kspacing" in refused["why"] and "emt" in refused["why"] and refused["value"] == "pyscf"
+    assert workspace.list()["runs"] == []
+
+
 @pytest.mark.slow
-def test_a_service_that_was_killed_records_it_all_the_same_and_once(drive, workspace):
+def test_the_run_of_a_row_is_known_by_its_execution_id_and_its_files_by_the_chain(drive, workspace, follow):
+    async def body(client):
+        begun = await _call(client, "run_dft", **CU_ZNO)
+        await follow.until(client, "get_dft", {"run_id": begun["run_id"]}, _stored)
+        status = await _call(client, "get_status", run_id=begun["run_id"])
+        by_work = await _call(client, "get_status", run_id=status["execution_id"])
+        listed = await _call(client, "list_artifacts", run_id=begun["run_id"])
+        path = status["artifacts"]["structure"]
+        fetched = await _call(client, "fetch_artifact", run_id=begun["run_id"], path=path)
+        read = await client.read_resource(fetched["uri"])
+        inner = path.split("/")[1]
+        other = await _call(client, "run_job", kind="oscillator", params={"max_steps": 2})
+        theirs = workspace.wait(other["run_id"], timeout_s=60)["execution_id"]
+        wrong = [
+            f"inner/{theirs}/manifest.json",
+            f"inner/../{inner}/result.json",
+            f"../{inner}/result.json",
+            "inner",
+        ]
+        refused = [
+            await client.call_tool("fetch_artifact", {"run_id": begun["run_id"], "path": one}) for one in wrong
+        ]
+        return begun, status, by_work, listed, path, fetched, read, refused
+
+    begun, status, by_work, listed, path, fetched, read, refused = drive(body)
+    assert by_work["run_id"] == begun["run_id"] and status["level_of_theory"]["engine"] == "emt"
+    assert path.startswith("inner/") and path in {one["path"] for one in listed["files"]}
+    assert "Lattice" in fetched["text"] and fetched["path"] == path and read.contents[0].text == fetched["text"]
+    assert all(one.is_error for one in refused)
+
+
+@pytest.mark.slow
+def test_a_service_that_was_killed_records_it_all_the_same_and_once(drive, workspace, follow):
     async def body(client):
         begun = await _call(client, "run_dft", **CU_ZNO)
         os.kill(workspace.about()["pid"], signal.SIGKILL)
-        return await _recorded(client, begun["run_id"])
+        return await follow.until(client, "get_dft", {"run_id": begun["run_id"]}, _stored)
 
     done = drive(body)
     assert done["state"] == "recorded"
@@ -90,15 +126,16 @@ def test_a_service_that_was_killed_records_it_all_the_same_and_once(drive, works
 
 
 @pytest.mark.slow
-def test_a_run_that_fails_is_an_entry_without_output_once(drive, workspace):
+def test_a_run_that_fails_is_an_entry_without_output_once(drive, workspace, follow):
     async def body(client):
         wrong = {**CU_ZNO, "adsorbate": "Zz9"}
         begun = await _call(client, "run_dft", **wrong)
-        done = await _recorded(client, begun["run_id"])
+        done = await follow.until(client, "get_dft", {"run_id": begun["run_id"]}, _stored)
         return done, await _call(client, "run_dft", **wrong)
 
     done, again = drive(body)
     assert done["state"] == again["state"] == "failed" and "Zz9" in done["error"]
+    assert done["repair"] == again["repair"] == workspace.status(done["run_id"])["failure"]["repair"]
     entries = workspace.resources().notebook().entries().items
     assert len(entries) == 1 and entries[0]["output_uri"] is None and entries[0]["failure"]["message"]
 
@@ -176,24 +213,42 @@ def test_rights_of_the_role_hold(drive, workspace):
 
 
 @pytest.mark.slow
-def test_a_structure_is_relaxed_and_its_bands_are_drawn(drive, workspace):
+def test_a_structure_is_relaxed(drive, workspace, follow):
     async def body(client):
         built = await _call(client, "run_job", kind="build_crystal", params={"name": "Cu"})
-        workspace_run = await _ended(client, built["run_id"])
+        workspace_run = await follow.run(client, built["run_id"])
         assert workspace_run["state"] == "completed", workspace_run
         relaxed = await _call(
             client, "optimize_geometry", structure=built["run_id"], engine="emt", cell="volume", fmax=0.05
         )
-        return await _ended(client, relaxed["run_id"])
+        return await follow.run(client, relaxed["run_id"])
 
     status = drive(body)
     assert status["state"] == "completed" and status["units"]["energy"] == "eV"
 
 
-async def _ended(client, run_id):
-    with anyio.fail_after(120):
-        while True:
-            status = await _call(client, "get_status", run_id=run_id)
-            if status["phase"] != "pending":
-                return status
-            await anyio.sleep(0.05)
+@pytest.mark.slow
+@pytest.mark.dft
+def test_bands_of_silicon_are_drawn(drive, follow):
+    pytest.importorskip("pyscf")
+
+    async def body(client):
+        built = await _call(client, "run_job", kind="build_crystal", params={"name": "Si", "cubic": "no"})
+        assert (await follow.run(client, built["run_id"]))["state"] == "completed"
+        # Few k-points and the smallest basis set: it only shows that all parts go together.
+        rough = {"mesh": "2x2x2", "basis": "gth-szv", "xc": "LDA"}
+        begun = await _call(
+            client, "plot_band_structure", structure=built["run_id"], path="LGX", points=12, params=rough
+        )
+        status = await follow.run(client, begun["run_id"])
+        assert status["state"] == "completed", status["failure"]
+        picture = await client.call_tool("fetch_artifact", {"run_id": begun["run_id"], "path": "bands.png"})
+        return status, picture
+
+    status, picture = drive(body)
+    assert status["metrics"]["gap"] > 0 and status["units"]["gap"] == "eV"
+    assert status["artifacts"]["plot"] == "bands.png"
+    level = status["level_of_theory"]
+    assert (level["xc"], level["basis"], level["pseudopotentials"]) == ("LDA", "gth-szv", "gth-pade")
+    assert level["kpoints"] == "2x2x2" and level["charge"] == "0 e"
+    assert [block.mime_type for block in picture.content if block.type == "image"] == ["image/png"]

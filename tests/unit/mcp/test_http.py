@@ -89,18 +89,13 @@ async def client_of(url: str, headers: dict[str, str], mode: str = "auto"):
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_a_client_of_either_protocol_runs_something(served, workspace, mode):
+def test_a_client_of_either_protocol_runs_something(served, workspace, mode, follow):
     async def body():
         async with client_of(served, with_token(workspace.folder.root), mode) as client:
             begun = (await client.call_tool("run_job", POINT)).structured_content
-            with anyio.fail_after(60):
-                while True:
-                    status = await client.call_tool("get_status", {"run_id": begun["run_id"]})
-                    if status.structured_content["phase"] == "finished":
-                        return status
-                    await anyio.sleep(0.02)
+            return await follow.run(client, begun["run_id"])
 
-    assert anyio.run(body).structured_content["metrics"]["value"] > 0
+    assert anyio.run(body)["metrics"]["value"] > 0
 
 
 WHO = [

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("mcp")
 
 from mcp import Client
-from mcp.client.subscriptions import ResourcesListChanged, ResourceUpdated
+from mcp.client.subscriptions import ResourcesListChanged, ResourceUpdated, ToolsListChanged
 from mcp.shared.exceptions import MCPError
 
 from hpcagent.mcp.callers import Callers, calling
@@ -329,3 +329,43 @@ def test_the_bus_tells_each_stream_what_its_caller_may_see(workspace, people):
     runs = anyio.run(main)
     assert ResourceUpdated(f"run://{runs['ada']}") not in told["bob"]
     assert ResourceUpdated(f"run://{runs['bob']}") not in told["ada"]
+
+
+ROLES = 'name = "group"\n[people.eve]\nrole = "{}"\n'
+
+
+def test_tools_go_by_the_role_and_a_change_of_it_is_told(serve, workspace):
+    rules = workspace.folder.rules
+    rules.write_text(ROLES.format("viewer"))
+
+    async def names(client):
+        return {one.name for one in (await client.list_tools()).tools}
+
+    async def body(server):
+        async with Client(server) as client, old_client(server) as (old, heard):
+            before = await names(client)
+            assert before == await names(old)
+            async with client.listen(tools_list_changed=True) as stream:
+                rules.write_text(ROLES.format("planner"))
+                await first_of(stream, ToolsListChanged())
+                await heard.one("ToolListChangedNotification")
+            return before, await names(client)
+
+    viewer, planner = serve(body, as_="eve")
+    assert {"get_status", "list_runs", "query_database"} <= viewer
+    assert not {"run_job", "cancel", "tell_event", "decide_approval", "expire_runs"} & viewer
+    assert {"run_job", "cancel", "tell_event"} <= planner and not {"decide_approval", "expire_runs"} & planner
+
+
+def test_a_tool_that_is_registered_changes_the_list_of_tools(serve, workspace):
+    async def body(server):
+        async with Client(server) as client, old_client(server) as (old, heard):
+            await old.list_tools()
+            async with client.listen(tools_list_changed=True) as stream:
+                await apart(
+                    workspace.tell, "on_tool_registered", {"tool": "made_here", "version": "1.0.0"}, to="*"
+                )
+                await first_of(stream, ToolsListChanged())
+                await heard.one("ToolListChangedNotification")
+
+    serve(body)

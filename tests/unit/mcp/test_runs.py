@@ -9,21 +9,10 @@ import pytest
 POINT = {"kind": "synthetic", "params": {"timestep": 1e-3, "skin": 3.0}}
 
 
-async def _ended(client, run_id):
-    import anyio
-
-    with anyio.fail_after(30):
-        while True:
-            status = (await client.call_tool("get_status", {"run_id": run_id})).structured_content
-            if status["phase"] != "pending":
-                return status
-            await anyio.sleep(0.02)
-
-
-def test_a_run_is_started_followed_and_found_again(drive):
+def test_a_run_is_started_followed_and_found_again(drive, follow):
     async def body(client):
         begun = (await client.call_tool("run_job", POINT)).structured_content
-        status = await _ended(client, begun["run_id"])
+        status = await follow.run(client, begun["run_id"])
         again = (await client.call_tool("run_job", POINT)).structured_content
         return begun, status, again
 
@@ -84,8 +73,6 @@ def test_an_estimate_checks_what_a_run_checks_and_takes_what_it_takes(drive, fol
         arguments = {"run_id": made["run_id"]}
         await follow.until(client, "get_status", arguments, lambda s: s["phase"] == "finished")
         whole = {"kind": "dft_energy", "params": {"engine": "emt"}, "inputs": [made["run_id"]]}
-        assert (await follow.said(client, "estimate", whole | {"resources": {"threads_per_rank": 2}}))[
-            "wall_s"
-        ] > 0
+        assert (await follow.said(client, "estimate", whole | {"resources": {"memory_gb": 1.0}}))["wall_s"] > 0
 
     drive(body)

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
+import json
+import re
+from pathlib import Path
 
+import pytest
+from pydantic import BaseModel, Field
+
+from hpcagent.mcp.schemas import allowed_by, short
+from hpcagent.mcp.serving import tools_of
+from hpcagent.mcp.tools import MODULES
+
+pytest.importorskip("mcp")
 jsonschema = pytest.importorskip("jsonschema")
 
 
@@ -29,3 +39,120 @@ def test_an_answer_without_what_the_schema_needs_is_not_of_it(drive):
         validator.check_schema(tool.output_schema)
         assert not validator.is_valid({}), tool.name
         assert validator.is_valid({"error": "it was not done"}), tool.name
+
+
+LARGEST_LIST = 58_500
+"""Characters of all tools as a client reads them; they were 97 786."""
+
+
+def test_the_tools_do_not_fill_a_models_context(drive):
+    async def body(client):
+        return (await client.list_tools()).tools
+
+    tools = drive(body)
+    size = sum(len(one.model_dump_json(by_alias=True, exclude_none=True)) for one in tools)
+    assert size < LARGEST_LIST
+    units = {one.name: json.dumps([one.input_schema, one.output_schema]) for one in tools}
+    for name, words in {
+        "run_job": ("in ps", "in angstrom", "in s"),
+        "estimate": ("node-hours", "in USD"),
+        "optimize_geometry": ("eV/angstrom",),
+        "get_node_counters": ("in bytes", "percent"),
+        "get_status": ("in s", "standard error"),
+        "fetch_artifact": ("ytes",),
+    }.items():
+        for word in words:
+            assert word.lower() in units[name].lower(), (name, word)
+
+
+def test_schemas_are_short_and_say_the_same():
+    class Inner(BaseModel):
+        title: str = Field(max_length=3, description="A word.")  # a field of the name of a word of JSON Schema
+
+    class Outer(BaseModel):
+        n: int | None = Field(default=None, ge=1, description="How many.")
+        one: Inner
+        several: list[Inner] = []
+
+    taken = short(Outer.model_json_schema(), takes=True)
+    inner = {
+        "type": "object",
+        "properties": {"title": {"type": "string", "maxLength": 3, "description": "A word."}},
+        "required": ["title"],
+    }
+    assert taken == {
+        "type": "object",
+        "properties": {
+            "n": {"type": "integer", "minimum": 1, "description": "How many."},
+            "one": inner,
+            "several": {"type": "array", "items": inner},
+        },
+        "required": ["one"],
+    }
+    given = short(Outer.model_json_schema())
+    assert {"type": "null"} in given["properties"]["n"]["anyOf"] and "required" not in given
+
+
+def test_what_is_allowed_is_said_of_the_very_place():
+    schema = {
+        "properties": {
+            "spec": {"$ref": "#/$defs/Spec"},
+            "kind": {"enum": ["a", "b"]},
+            "names": {"type": "array", "items": {"type": "string", "pattern": "^[A-Z]$"}},
+        },
+        "$defs": {"Spec": {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}}},
+    }
+    said = {where: allowed_by(schema, where) for where in (("spec", "n"), ("kind",), ("names", 2), ("spec",))}
+    assert said == {
+        ("spec", "n"): "integer, at least 1",
+        ("kind",): "one of a, b",
+        ("names", 2): "string, as the pattern ^[A-Z]$",
+        ("spec",): "object, with n",
+    }
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "field", "why", "allowed"),
+    [
+        (
+            "run_dft",
+            {"structure": "cu", "adsorbate": "O"},
+            "structure",
+            "^[A-Z][a-z]?$",
+            "string, as the pattern ^[A-Z][a-z]?$",
+        ),
+        ("list_runs", {"most": 5000}, "most", "1000", "integer, 1 to 1000"),
+        ("list_runs", {"most": "many"}, "most", "integer", "integer, 1 to 1000"),
+        (
+            "submit_slurm",
+            {"spec": {"app": "x", "site": "s", "nodes": 0}},
+            "spec.nodes",
+            "1",
+            "integer, 1 to 100000",
+        ),
+        ("list_apps", {"words": "a"}, "words", "no argument", "query"),
+        ("describe_app", {}, "app", "needs", "string, at most 200 characters"),
+        (
+            "estimate",
+            {"kind": "lammps", "params": {}, "walltime_s": 0},
+            "walltime_s",
+            "greater",
+            "number, above 0 or null",
+        ),
+    ],
+)
+def test_a_wrong_argument_says_what_is_allowed(drive, tool, arguments, field, why, allowed):
+    async def body(client):
+        return await client.call_tool(tool, arguments)
+
+    refused = drive(body).structured_content["refused"]
+    assert refused["field"].startswith(field) and why in refused["why"] and refused["allowed"] == allowed
+
+
+def test_the_guide_lists_each_tool_once():
+    page = Path(__file__).parents[3] / "docs/howto/mcp.md"
+    section = page.read_text().partition("\n## Tools\n")[2].partition("\n## ")[0]
+    listed = [
+        name for line in section.splitlines() if line.startswith("|") for name in re.findall(r"`(\w+)`", line)
+    ]
+    assert sorted(listed) == sorted(one.name for module in MODULES for one in tools_of(module))

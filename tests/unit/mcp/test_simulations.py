@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import anyio
 import pytest
 
 
-async def _ended(client, name):
-    with anyio.fail_after(60):
-        while True:
-            found = (await client.call_tool("simulation_get_results", {"name": name})).structured_content
-            if found["simulation_status"] not in ("pending", "running"):
-                return found
-            await anyio.sleep(0.02)
+def _over(found):
+    return found["simulation_status"] not in ("pending", "running")
 
 
-def test_with_defaults_it_runs_and_is_found_by_name_and_by_run_id(drive):
+def test_with_defaults_it_runs_and_is_found_by_name_and_by_run_id(drive, follow):
     async def body(client):
         begun = (await client.call_tool("simulation_run", {})).structured_content
-        ended = await _ended(client, "default_simulation")
-        return begun, ended, await _ended(client, begun["run_id"])
+        ended = await follow.until(client, "simulation_get_results", {"name": "default_simulation"}, _over)
+        return begun, ended, await follow.until(client, "simulation_get_results", {"name": begun["run_id"]}, _over)
 
     begun, ended, by_id = drive(body)
     assert begun["status"] == "success" and begun["config"]["max_steps"] == 1000
@@ -28,13 +22,13 @@ def test_with_defaults_it_runs_and_is_found_by_name_and_by_run_id(drive):
     assert all(one["unit"] for one in ended["results"].values())
 
 
-def test_the_same_seed_and_params_give_the_same(drive):
+def test_the_same_seed_and_params_give_the_same(drive, follow):
     async def body(client):
         arguments = {"max_steps": 50, "seed": 7, "params": {"temperature": 200.0}}
         found = []
         for name in ("a", "b"):
             await client.call_tool("simulation_run", {**arguments, "name": name})
-            found.append((await _ended(client, name))["results"])
+            found.append((await follow.until(client, "simulation_get_results", {"name": name}, _over))["results"])
         return found
 
     one, two = drive(body)
@@ -68,12 +62,12 @@ def test_what_is_wrong_is_named_and_nothing_runs(drive, workspace, arguments, fi
     assert workspace.list()["runs"] == []
 
 
-def test_an_unknown_name_is_an_error_and_a_failed_step_is_told(drive):
+def test_an_unknown_name_is_an_error_and_a_failed_step_is_told(drive, follow):
     async def body(client):
         unknown = await client.call_tool("simulation_get_results", {"name": "nobody"})
         wild = {"timestep": 10.0, "spring": 1000.0, "mass": 1.0}
         await client.call_tool("simulation_run", {"name": "wild", "params": wild})
-        return unknown, await _ended(client, "wild")
+        return unknown, await follow.until(client, "simulation_get_results", {"name": "wild"}, _over)
 
     unknown, wild = drive(body)
     assert unknown.is_error and "nobody" in unknown.structured_content["error"]

@@ -112,16 +112,11 @@ def test_counters_of_a_run_that_has_ended(drive):
 
 
 @pytest.mark.slow
-def test_counters_of_a_lammps_run_while_it_goes_and_of_one_that_is_not_there(drive, workspace):
+def test_counters_of_a_lammps_run_while_it_goes_and_of_one_that_is_not_there(drive, workspace, follow):
     async def body(client):
         asked = {"kind": "lj_argon", "params": {"steps": 100_000}, "site": "threads"}
         run = (await client.call_tool("run_job", asked)).structured_content["run_id"]
-        with anyio.fail_after(120):
-            while True:
-                found = (await client.call_tool("get_node_counters", {"run_id": run})).structured_content
-                if found["cpu_s"]:
-                    break
-                await anyio.sleep(0.05)
+        found = await follow.until(client, "get_node_counters", {"run_id": run}, lambda c: c["cpu_s"])
         status = (await client.call_tool("get_status", {"run_id": run})).structured_content
         await client.call_tool("cancel", {"run_id": run})
         return found, status, await client.call_tool("get_node_counters", {"run_id": "r-none"})

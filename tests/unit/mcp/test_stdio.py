@@ -120,15 +120,37 @@ def test_a_client_that_no_longer_reads_ends_it(process, workspace):
     assert b"Traceback" not in process.stderr.read()
 
 
-def test_what_is_no_message_ends_nothing(process):
-    process.stdin.write(
-        b"no json\n" + b"[" * 100_000 + b"\n" + b'{"jsonrpc": "2.0", "id": ' + b"9" * (5 << 20) + b"}\n"
-    )
-    process.stdin.write(b"\xff\xfe\n\n")
-    process.stdin.flush()
+def _request(n: object, params: str = "{}", method: str = '"tools/list"') -> bytes:
+    return f'{{"method": {method}, "params": {params}, "jsonrpc": "2.0", "id": {n}}}\n'.encode()
+
+
+NO_MESSAGES = [
+    (b"no json\n", None, -32700),
+    (b"[" * 100_000 + b"\n", None, -32700),
+    (b"\xff\xfe\n", None, -32700),
+    (_request(7, '{"a": "\\ud800"}'), 7, -32700),
+    (_request(7, '{"a": ' + "[" * 300 + "]" * 300 + "}"), 7, -32700),
+    (_request(7, '{"a": ' + "[" * 9000 + "]" * 9000 + "}"), 7, -32700),
+    (_request(7, '{"a": ' + "9" * 5000 + "}"), 7, -32700),
+    (_request('"seven"', '{"a": "' + "a" * (5 << 20) + '"}'), "seven", -32700),
+    (b'{"jsonrpc": "2.0", "id": 7, "method": "' + b"a" * (5 << 20) + b'"}\n', 7, -32700),
+    (b'{"jsonrpc": "2.0", "id": ' + b"9" * (5 << 20) + b"}\n", None, -32700),
+    (_request(7, method="8"), 7, -32600),
+    (_request(7.5), None, -32600),
+    (b"[" + _request(7)[:-1] + b"]\n", None, -32600),
+]
+
+
+def test_what_is_no_message_has_an_answer_and_ends_nothing(process):
+    for n, (line, identity, code) in enumerate(NO_MESSAGES):
+        process.stdin.write(b"\n" + line)
+        process.stdin.flush()
+        answer = json.loads(process.stdout.readline())
+        assert (n, answer["id"], answer["error"]["code"]) == (n, identity, code)
     assert "result" in ask(process, "tools/list", 2)
     process.stdin.close()
     assert process.wait(timeout=60) == 0
+    assert process.stderr.read().count(b"a message was not taken") == len(NO_MESSAGES)
 
 
 def test_somebody_who_is_not_known_is_one_clear_error(workspace):

@@ -17,6 +17,9 @@ from mcp_types import CallToolResult, EmptyResult, Request, RequestParams, Resul
 
 from hpcagent.mcp.callers import Callers
 from hpcagent.mcp.server import make_server
+from hpcagent.mcp.serving import tools_of
+from hpcagent.mcp.tasks import STARTS
+from hpcagent.mcp.tools import MODULES
 
 TASKS = "io.modelcontextprotocol/tasks"
 POINT = {"kind": "synthetic", "params": {"timestep": 1e-3, "skin": 3.0}}
@@ -183,12 +186,41 @@ def test_a_campaign_is_a_task_with_its_answer(drive, workspace):
     workspace.wait(found["id"], 60)
 
     async def body(client):
-        with anyio.fail_after(60):
-            while (task := await ask(client, "tasks/get", found["id"])).status == "working":
-                await anyio.sleep(0.05)  # its answer is worked out in the background
-        return task
+        return await ended(client.session, found["id"])
 
     task = drive(body, extensions=[TakesTasks()])
     content = task.result["structuredContent"]
     assert task.status == "completed" and content["campaign_id"] == found["id"] and content["runs"]["done"] == 4
     assert content["answer"]["best"]["units"]["value"] == "1"
+
+
+def test_a_campaign_that_is_cancelled_is_asked_to_stop_and_not_waited_for(drive, workspace):
+    goal = {"maximize": "value"}
+    found = workspace.bayesian_optimize(
+        "synthetic", goal, 2, search_space={"x": {}}, fixed={"run_time_s": 3600.0}, site="threads", at_once=True
+    )
+    asked = []
+
+    async def body(client):
+        with anyio.fail_after(60):
+            await ask(client, "tasks/cancel", found["id"], EmptyResult)
+            asked.append((await ask(client, "tasks/get", found["id"])).status)
+
+    drive(body, extensions=[TakesTasks()])
+    assert asked == ["working"]
+
+
+def test_every_tool_that_starts_something_answers_with_a_task():
+    gives = {one.name for module in MODULES for one in tools_of(module) if one.asks}
+    assert set(STARTS) == gives
+
+
+def test_a_simulation_is_a_task_with_the_answer_of_its_tool(drive):
+    takes = TakesTasks()
+
+    async def body(client):
+        return await client.call_tool("simulation_run", {"name": "mine", "max_steps": 10, "seed": 1})
+
+    found = drive(body, extensions=[takes]).structured_content
+    assert takes.created and found["status"] == "success" and found["steps_completed"] == 10
+    assert found["config"]["name"] == "mine" and found["results"]

@@ -22,6 +22,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from hpcagent.errors import BadInput
+from hpcagent.mcp import sessions
 from hpcagent.mcp.callers import Callers
 from hpcagent.mcp.http import Issuer, app_of, guard_of
 from hpcagent.mcp.jwks import LARGEST, Keys, require_safe_url
@@ -190,6 +191,9 @@ def test_what_is_not_valid_is_401_and_says_where_tokens_come_from(call, bad, cap
 def test_a_signed_end_that_is_infinite_is_not_taken(call):
     infinite = json.dumps(claims(exp=7)).replace('"exp": 7', '"exp": 1e999')
     assert "1e999" in infinite and call(bearer(signed(infinite))).status_code == 401
+    for end in ("1" + "0" * 400, '"4102444800"', "true", "1e300", "null", "[]"):
+        other = json.dumps(claims(exp=7)).replace('"exp": 7', f'"exp": {end}')
+        assert call(bearer(signed(other))).status_code == 401, end
     assert call(bearer(signed(json.dumps(claims())))).status_code == LET_IN
     assert call(bearer(signed("[" * 5000))).status_code == 401
     assert call(bearer(signed("7"))).status_code == 401
@@ -199,6 +203,62 @@ def signed(body: str) -> str:
     """A token with a true signature, and anything in it."""
     said = f"{b64(json.dumps({'alg': 'RS256', 'kid': 'RS256'}).encode())}.{b64(body.encode())}"
     return f"{said}.{b64(jwt.get_algorithm_by_name('RS256').sign(said.encode(), RSA))}"
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ({"Host": "127.0.0.1:80.evil.com"}, 421),
+        ({"Host": "localhost:80@evil.com"}, 421),
+        ({"Host": "evil.com"}, 421),
+        ({"Origin": "http://localhost:@evil.com"}, 403),
+        ({"Origin": "http://localhost:80.evil.com"}, 403),
+        ({"Origin": "http://[::1]:80/x"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://localhost:8080", "Host": "[::1]:9"}, LET_IN),
+    ],
+)
+def test_a_host_or_origin_that_only_begins_rightly_is_refused(call, headers, code):
+    assert call(bearer(token()) | headers).status_code == code
+
+
+def test_one_person_has_so_many_sessions_and_another_still_gets_one(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(sessions, "MOST_OF_ONE", 3)
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    opening = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+
+    async def main() -> None:
+        issuer = Issuer(ISSUER, str(tmp_path / "jwks.json"))
+        await issuer.keys.load()
+        callers = Callers(folder)
+        server = make_server(callers, guard=guard_of(folder, URL, issuer=issuer))
+        app = app_of(server, URL, guarded=True)
+        async with app.router.lifespan_context(app):
+            http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app))
+
+            async def post(who: str, body: dict[str, Any], **more: str) -> httpx2.Response:
+                taken = {"Accept": "application/json, text/event-stream"}
+                return await http.post(URL, headers=bearer(token(sub=who)) | taken | more, json=body)
+
+            first, *rest = [await post("ada", opening) for _ in range(4)]
+            assert [one.status_code for one in (first, *rest)] == [200, 200, 200, 503]
+            assert "you have 3 open sessions" in rest[-1].json()["error"]["message"]
+            assert (await post("bob", opening)).status_code == 200
+            manager = server.session_manager
+            session = first.headers["mcp-session-id"]
+            transport = manager._server_instances[session]
+            assert transport._idle_timeout == sessions.NEVER_CALLED_S
+            for n in (2, 3):
+                asked = {"jsonrpc": "2.0", "id": n, "method": "ping"}
+                assert (await post("ada", asked, **{"Mcp-Session-Id": session})).status_code == 200
+            assert transport._idle_timeout > sessions.NEVER_CALLED_S
+            ended = await http.delete(URL, headers=bearer(token(sub="ada")) | {"Mcp-Session-Id": session})
+            assert ended.status_code == 200
+            assert (await post("ada", opening)).status_code == 200
+            await http.aclose()
+        callers.close()
+
+    anyio.run(main)
 
 
 @pytest.mark.parametrize("who", ["eve", "", None, 7, ["ada"], "ADA", "ada ", "root", "idp|4/2 ", "cem"])

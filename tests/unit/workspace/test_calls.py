@@ -25,7 +25,7 @@ from hpcagent.workspace.app_store import asked, packed
 from hpcagent.workspace.core import Core
 from hpcagent.workspace.folder import Folder
 from hpcagent.workspace.runs import folder_of_site, is_ours
-from hpcagent.workspace.took import Took
+from hpcagent.workspace.took import Took, lengths_of
 
 PATIENCE_S = 120
 
@@ -171,7 +171,7 @@ def test_what_runs_cost_in_dollars_is_booked_by_the_price(root):
     rules(root, "[sites.threads]\nusd_per_node_hour = 7200.0\n")
     core = Core(root)
     done(core, me(core), "synthetic", {"x": 0.3, "run_time_s": 0.2})
-    spent = core.costs(me(core))["people"][""]
+    spent = core.costs(me(core))["workspace"]
     assert spent["usd"] == pytest.approx(7200.0 * spent["node_hours"]) and spent["node_hours"] > 0
     core.close()
 
@@ -334,6 +334,57 @@ def test_the_accuracy_of_estimates_is_a_median_and_a_share():
     said = took.accuracy()
     assert said["actual_over_estimated"] == 1.9 and said["within_factor_2"] == pytest.approx(2 / 3)
     assert took.median_s == 3.0
+
+
+def test_with_few_runs_an_estimate_is_in_proportion_to_the_length():
+    took = Took()
+    took.add(90.0, 2.0, {"steps": 800, "equil_steps": 200, "cells": 6, "every": 100})
+    lengths = lengths_of(["steps", "equil_steps", "cells", "every"])
+    asked = {"steps": 99_000, "equil_steps": 1000, "cells": 6, "every": 100}
+    seconds, words = took.expected(asked, contract_s=90.0, lengths=lengths)
+    assert seconds == pytest.approx(200.0) and "in proportion to steps + equil_steps" in words
+    # Nobody knows what more cells take: it is not below what the contract says.
+    larger, words = took.expected({**asked, "steps": 800, "cells": 12}, contract_s=90.0, lengths=lengths)
+    assert larger == 90.0 and "the contract's estimate" in words and "cells = 12 (6 to 6)" in words
+    for seed in range(5):
+        took.add(90.0, 2.0, {"steps": 800, "equil_steps": 200, "cells": 6, "every": 100, "seed": seed})
+    assert took.expected(asked, lengths=lengths)[0] == pytest.approx(200.0)
+
+
+def test_an_estimate_is_of_the_site_that_is_asked_for(core):
+    who = me(core)
+    done(core, who, "synthetic", {"x": 0.3})
+    other = core.estimate(who, "synthetic", {"x": 0.9}, site="laptop")
+    assert other["from"] == "the contract's estimate: none of its 1 runs here was on laptop"
+    assert other["wall_s"] == find_app("synthetic").contract.estimated_runtime_s
+
+
+def test_what_is_to_be_known_of_a_number_goes_with_it(core):
+    who = me(core)
+    run = done(core, who, "synthetic", {"x": 0.3})["id"]
+    assert core.status(who, run)["distrusted"] is None
+    row = core.rows[run]
+    row.result = {**row.result, "distrusted": "it had 17 % of its core"}
+    assert core.status(who, run)["distrusted"] == "it had 17 % of its core"
+    assert core.listed(who)["runs"][0]["distrusted"] == "it had 17 % of its core"
+
+
+def test_what_a_cancelled_run_took_is_its_cost(root):
+    core = Core(root)
+    who = me(core)
+    run = core.run(who, "synthetic", {"x": 0.3, "run_time_s": 0.5})["id"]
+    while core.rows[run].state == "pending":
+        time.sleep(0.01)
+    core.cancel(who, run)
+    end = time.monotonic() + PATIENCE_S
+    while not core.accounts.of(who.name).node_hours and time.monotonic() < end:
+        time.sleep(0.02)
+    cost = core.status(who, run)["cost"]
+    assert cost["node_hours"] == core.accounts.of(who.name).node_hours > 0 and cost["wall_s"] > 0
+    core.close()
+    again = Core(root)
+    assert again.status(who, run)["cost"] == cost
+    again.close()
 
 
 def test_an_estimate_follows_the_parameter_that_decides_the_time():

@@ -357,7 +357,7 @@ def test_a_policy_of_ones_own_is_asked_in_a_process_of_its_own(root, tmp_path, m
 
 def test_the_same_run_with_something_changed_keeps_the_rest(core):
     caller = me(core)
-    first = core.run(caller, "synthetic", {"x": 0.3}, seed=7, label="mine", resources={"nodes": 2})
+    first = core.run(caller, "synthetic", {"x": 0.3}, seed=7, label="mine", resources={"threads_per_rank": 2})
     second = core.repeat(caller, changes=["x +0.1"])
     row, other = core.rows[first["id"]], core.rows[second["id"]]
     assert second["params"]["x"] == 0.4 and second["since"] == first["id"] and second["changes"] == ["x +0.1"]

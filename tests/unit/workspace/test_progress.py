@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
 import pytest
 
+from hpcagent.science.lammps.steps_done import StepsDone
 from hpcagent.workspace.client import Workspace
-from hpcagent.workspace.progress import CampaignJournal, LammpsLog
+from hpcagent.workspace.progress import CampaignJournal, Progress
+from hpcagent.workspace.rows import Row
 
 PATIENCE_S = 120
 HEAD = "run ${steps}\nrun 2000\n  1 neighbor lists, perpetual\nPer MPI rank memory allocation = 3 Mbytes\n"
@@ -30,7 +33,7 @@ def _grow(folder: Path, text: str) -> None:
     ],
 )
 def test_steps_of_a_growing_log(tmp_path, header, row):
-    log = LammpsLog(tmp_path)
+    log = StepsDone(tmp_path)
     assert log.look() is None
     _grow(tmp_path, "thermo 10\n" + HEAD)
     assert log.look() is None
@@ -43,7 +46,7 @@ def test_steps_of_a_growing_log(tmp_path, header, row):
 
 
 def test_a_second_run_command_counts_anew_and_an_end_is_whole(tmp_path):
-    log = LammpsLog(tmp_path)
+    log = StepsDone(tmp_path)
     _grow(tmp_path, HEAD + YAML + "  - [0, 0, ]\n  - [2000, 1, ]\n...\nLoop time of 2.7 on 1 procs\n")
     assert log.look()["share"] == 1.0
     _grow(tmp_path, "run 3000 upto\n  1 by 1 by 1 MPI processor grid\n" + YAML + "  - [2000, 1, ]\n")
@@ -54,7 +57,7 @@ def test_a_second_run_command_counts_anew_and_an_end_is_whole(tmp_path):
 
 
 def test_a_log_that_was_begun_anew_or_is_a_link_or_binary(tmp_path):
-    log = LammpsLog(tmp_path)
+    log = StepsDone(tmp_path)
     _grow(tmp_path, HEAD + YAML + "  - [0, 0, ]\n  - [1000, 1, ]\n")
     assert log.look()["done"] == 1000
     (tmp_path / "log.lammps").write_text(HEAD + YAML + "  - [0, 0, ]\n")
@@ -64,7 +67,7 @@ def test_a_log_that_was_begun_anew_or_is_a_link_or_binary(tmp_path):
     assert log.look() is None
     (tmp_path / "log.lammps").unlink()
     (tmp_path / "log.lammps").symlink_to("/etc/passwd")
-    assert LammpsLog(tmp_path).look() is None
+    assert StepsDone(tmp_path).look() is None
 
 
 def test_runs_of_a_campaign_count_once(tmp_path):
@@ -75,6 +78,16 @@ def test_runs_of_a_campaign_count_once(tmp_path):
     found = journal.look()
     assert (found["done"], found["of"], found["share"], found["unit"]) == (2, 8, 0.25, "runs")
     assert CampaignJournal(tmp_path, None).look()["share"] is None
+
+
+@pytest.mark.parametrize(("now", "share", "of"), [(104.0, 0.4, 10.0), (190.0, None, None)])
+def test_a_run_that_takes_longer_than_expected_is_not_said_to_be_done(tmp_path, now, share, of):
+    row = Row("r-1", "run", "me", "app", "here", "running", 100.0, "id", request={"expected_s": 10.0})
+    (tmp_path / "manifest.json").write_text("{}")
+    os.utime(tmp_path / "manifest.json", (100.0, 100.0))
+    said = Progress(lambda _: tmp_path, lambda: now).of(row)
+    assert (said["done"], said["share"], said["of"]) == (now - 100.0, share, of)
+    assert said["elapsed_s"] == now - 100.0 and said["expected_s"] == 10.0
 
 
 @pytest.mark.slow

@@ -639,7 +639,7 @@ def test_a_campaign_is_approved_as_a_whole_and_outlives_the_service(root, tmp_pa
     status = workspace.wait(begun["id"], PATIENCE_S)
     assert status["state"] == "completed" and "12 runs" in status["notes"][0]
     assert workspace.start("synthetic", changes=more)["found"]
-    assert workspace.costs()["people"][""]["node_hours"] > 0
+    assert workspace.costs()["workspace"]["node_hours"] > 0
     workspace.end(runs=True)
 
 
@@ -658,7 +658,7 @@ def test_a_campaign_that_was_just_being_begun_when_the_service_was_killed_is_not
         assert status["state"] == "completed" and "3 runs" in status["notes"][0], status
     rows = [row for row in workspace.list()["runs"] if row["kind"] == "campaign"]
     assert [row["state"] for row in rows] == ["completed"] * 3
-    assert workspace.costs()["people"][""]["node_hours"] > 0
+    assert workspace.costs()["workspace"]["node_hours"] > 0
     workspace.end(runs=True)
 
 
@@ -945,9 +945,9 @@ def test_a_walltime_gives_a_run_a_bound_where_there_is_a_quota(root):
         core.run(me(core), "synthetic", {"x": 0.3}, walltime_s=-1.0)
     assert wrong.value.field == "walltime_s"
     run = core.run(me(core), "synthetic", {"x": 0.3}, walltime_s=3600.0)["id"]
-    assert core.costs(me(core))["people"][""]["committed_node_hours"] in (0.0, 1.0)
+    assert core.costs(me(core))["workspace"]["committed_node_hours"] in (0.0, 1.0)
     assert core.wait(me(core), run, PATIENCE_S)["state"] == "completed"
-    assert core.costs(me(core))["people"][""]["node_hours"] < 1e-3
+    assert core.costs(me(core))["workspace"]["node_hours"] < 1e-3
     core.close()
 
 

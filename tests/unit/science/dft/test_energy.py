@@ -48,6 +48,25 @@ def test_called_on_a_site_it_gives_what_its_contract_promises() -> None:
     assert sum(c["n_steps"] for c in scf["calculations"]) == result.metrics["scf_steps"]
 
 
+def test_a_result_says_what_it_was_computed_with(tmp_path: Path) -> None:
+    hydroxide = molecule("OH")
+    hydroxide.set_initial_magnetic_moments([0.0, 0.0])
+    hydroxide.info["charge"] = -1
+    found = energy(hydroxide, tmp_path, engine="pyscf", forces="no").level_of_theory
+    assert found["xc"] == "PBE" and found["basis"] == "def2-svp" and found["charge"] == "-1 e"
+    assert found["unpaired_electrons"] == "0" and found["method"] == "RKS"
+    assert (found["smearing"], found["dispersion"]) == ("none", "none beside xc")
+    assert json.loads((tmp_path / "scf.json").read_text())["level_of_theory"] == found
+
+
+def test_every_engine_of_ours_says_what_it_took(tmp_path: Path) -> None:
+    semi = energy(molecule("H2O"), tmp_path, engine="tblite").level_of_theory
+    assert semi["xc"] == "GFN2-xTB" and semi["smearing"] == "300 K"
+    assert energy(bulk("Cu"), tmp_path, engine="emt").level_of_theory["kind"] == "classical"
+    own = {"calculator": "ase.calculators.morse:MorsePotential"}
+    assert energy(bulk("Cu"), tmp_path, own, engine="ase").level_of_theory["calculator"] == own["calculator"]
+
+
 def test_a_failed_scf_is_a_failed_run_with_its_history_beside_it() -> None:
     with ha.open_site("threads", private=False):
         result = dft_energy(molecule("H2O"), engine="tblite", max_scf=3, repairs=0).result()

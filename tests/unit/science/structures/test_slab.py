@@ -139,6 +139,18 @@ def test_a_second_adsorbate_takes_another_site(build: Build):
     assert same.failure.name == "Overlap"
 
 
+def test_a_molecule_of_which_other_atoms_would_lie_in_the_slab_is_put_higher(build):
+    slab = build(build_slab, name="Cu", layers=3)
+    carbon = build(add_adsorbate, slab, as_input(molecule("CO2")))
+    assert carbon.failure is None
+    assert any("other atoms of the adsorbate would lie in the slab" in note for note in carbon.notes)
+    # Its lower oxygen touches the slab: 0.66 + 1.32 angstrom above the copper atom, the carbon 1.18 higher.
+    assert carbon["closest_contact"] == pytest.approx(1.98, abs=0.01)
+    assert carbon["height"] == pytest.approx(1.98 + 1.18, abs=0.02)
+    low = build(add_adsorbate, slab, as_input(molecule("CO2")), height=1.9)
+    assert low.failure is not None and low.failure.name == "Overlap" and "height" in (low.failure.repair or "")
+
+
 @pytest.mark.parametrize(
     ("slab", "params", "name"),
     [

@@ -1,0 +1,109 @@
+"""Pieces of files have no secrets in them, in whatever they are wrapped and wherever they are cut."""
+
+from __future__ import annotations
+
+import base64
+import threading
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from hpcagent.mcp import said, serving
+from hpcagent.mcp.approving import params_in_words
+from hpcagent.mcp.watching import notices_of
+
+SECRET = "Value-of-a-secret-1"
+
+
+def test_no_piece_of_a_file_has_a_secret(drive, workspace, follow, monkeypatch):
+    monkeypatch.setattr(said, "_secrets", lambda: (SECRET,))
+    run = workspace.run("synthetic", {"x": 0.3})
+    workspace.wait(run["id"])
+    folder = workspace.folder.root / "/".join(run["workdir"].split("/")[-2:])
+    line = b"a\n" * 50 + b"password=hunter2-hunter2\n" + SECRET.encode() + b"\n"
+    (folder / "text.txt").write_bytes(line)
+    (folder / "some.bin").write_bytes(b"\0" + line)
+
+    async def body(client):
+        for name in ("text.txt", "some.bin"):
+            size = (folder / name).stat().st_size
+            whole = b""
+            for step in (7, size):
+                offset: int | None = 0
+                whole = b""
+                while offset is not None:
+                    asked = {"run_id": run["id"], "path": name, "offset": offset, "length": step}
+                    piece = await follow.said(client, "fetch_artifact", asked)
+                    assert piece["bytes"] == size
+                    text = piece["text"]
+                    whole += base64.b64decode(piece["base64"]) if text is None else text.encode()
+                    offset = piece["next"]
+                assert b"password=" in whole and b"hunter2" not in whole and b"secret-1" not in whole
+            cut = {"run_id": run["id"], "path": name, "offset": (b"\0" + line).index(b"hunter2") + 3}
+            assert "hunter2" not in str(await follow.said(client, "fetch_artifact", cut))
+            read = await client.read_resource(f"run://{run['id']}/files/{name}")
+            content = read.contents[0]
+            found = getattr(content, "text", None) or base64.b64decode(content.blob).decode()
+            assert "hunter2" not in found and SECRET not in found
+
+    drive(body)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"seed": True},
+        {"seed": "7"},
+        {"seed": 10**30},
+        {"again": "yes"},
+        {"walltime_s": 1e300},
+        {"walltime_s": True},
+        {"resources": {"nodes": True}},
+        {"resources": {"nodes": 10**30}},
+    ],
+)
+def test_a_number_is_a_number_that_there_is(drive, follow, wrong):
+    point = {"kind": "synthetic", "params": {"timestep": 1e-3, "skin": 3.0}}
+
+    async def body(client):
+        assert (await follow.refused(client, "run_job", point | wrong))["refused"]
+
+    drive(body)
+
+
+def test_no_long_value_hides_another_in_a_question():
+    words = params_in_words({"a": "x" * 100_000, "basis": "evil", "z": 1})
+    assert 'basis = "evil"' in words and "z = 1" in words and "(100002 characters)" in words
+    many = params_in_words({f"p{n}": "y" * 1000 for n in range(500)})
+    assert "more that are not shown here" in many and len(many) < 2000
+
+
+def test_a_tool_of_no_such_name_is_in_no_address():
+    uris = [getattr(one, "uri", "") for one in notices_of("on_tool_deprecated", {"tool": "../x\ny"})]
+    assert uris == [""]
+    assert "app://lj_argon" in [
+        getattr(one, "uri", "") for one in notices_of("on_tool_deprecated", {"tool": "lj_argon"})
+    ]
+
+
+def test_megabytes_of_an_answer_are_cleaned_beside_other_requests(drive, follow, monkeypatch):
+    """Other requests are answered while one answer is cleaned."""
+    clean, going, free = said.clean, threading.Event(), threading.Event()
+
+    def slow(value):
+        if "apps" in value and not free.is_set():
+            going.set()
+            free.wait(60)
+        return clean(value)
+
+    monkeypatch.setattr(serving, "clean", slow)
+
+    async def body(client):
+        async with anyio.create_task_group() as group:
+            group.start_soon(follow.said, client, "list_apps", {})
+            await anyio.to_thread.run_sync(going.wait, 60)
+            await follow.said(client, "list_runs", {})
+            free.set()
+
+    drive(body)
