@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import shlex
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -104,13 +103,12 @@ def can_ask(ctx: Context[Any, Any]) -> bool:
     return found is not None and (found.form is not None or found.url is None)
 
 
-def shell_words(caller: Caller, identity: str) -> str:
-    """How a person approves by the shell; where the folder lies is told to those only who may decide."""
-    root = caller.workspace.folder.root
-    where = shlex.quote(str(root)) if GRANTS in caller.scopes else "DIR"
-    words = f"a person says yes by `hpcagent workspace approve {identity} --workspace {where}`"
-    words += "" if GRANTS in caller.scopes else " (DIR: the folder of this workspace)"
-    return f"{words}, then call again with the same arguments"
+def shell_words(identity: str) -> str:
+    """How a person approves by the shell; no path of this machine is told, the person knows the folder."""
+    return (
+        f"a person says yes by `hpcagent workspace approve {identity} --workspace DIR` (DIR: the folder of this "
+        "workspace), then call again with the same arguments"
+    )
 
 
 async def let_through(
@@ -231,7 +229,7 @@ def params_in_words(params: Mapping[str, Any], most: int = 1500) -> str:
 
 def _with_words(caller: Caller, refused: NotAllowed) -> NotAllowed:
     found = refused.plain()
-    found["do"] = shell_words(caller, refused.approval)
+    found["do"] = shell_words(refused.approval)
     return NotAllowed.of(found)
 
 

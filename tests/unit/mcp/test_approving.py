@@ -209,7 +209,7 @@ def test_a_person_is_told_units_the_whole_command_and_how_to_need_no_yes(drive, 
 
     refused, estimate = drive(body, mode="legacy", elicitation_callback=person)
     assert "timestep in fs" in person.asked[0] and "walltime_s=..." in person.asked[0]
-    assert f"--workspace {workspace.folder.root}" in refused.structured_content["refused"]["do"]
+    assert "--workspace DIR` (DIR: the folder of this workspace)" in refused.structured_content["refused"]["do"]
     assert estimate.structured_content["approval"] == ""
 
 
