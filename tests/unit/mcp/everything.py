@@ -9,6 +9,7 @@ The fixtures are added to the server that `make_server` returns, so that each ca
 from __future__ import annotations
 
 import base64
+import functools
 import io
 import itertools
 import json
@@ -303,7 +304,7 @@ def task_tools(server: MCPServer[Any]) -> None:
         said = content_of(ctx, "user_name")
         if said is None:
             return InputRequiredResult(input_requests=NAME)
-        begun = await in_thread(_run, caller_now(), x=0.5)
+        begun = await in_thread(functools.partial(_run, caller_now(), x=0.5))
         return CallToolResult(content=[text(said["name"])], structured_content=begun.model_dump())
 
     for one in (slow_compute, failing_job):
