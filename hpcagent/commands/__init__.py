@@ -22,6 +22,7 @@ GROUPS: tuple[str, ...] = (
     "site_template",
     "workspace",
     "mcp",
+    "web",
 )
 
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import re
-import signal
-import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
-import uvicorn
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.mcpserver import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
@@ -24,14 +20,15 @@ from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hpcagent.errors import BadInput
+from hpcagent.mcp.asgi import Patient, Trimmed, bound, is_loopback, serve_app
 from hpcagent.mcp.callers import Callers
-from hpcagent.mcp.jwks import Keys, is_loopback, require_safe_url
+from hpcagent.mcp.jwks import Keys, require_safe_url
 from hpcagent.mcp.limits import Limits
 from hpcagent.mcp.server import make_server
 from hpcagent.mcp.sessions import bound_sessions
 from hpcagent.mcp.tokens import Guard, JwtVerifier, OwnVerifier
 
-__all__ = ["PATH", "Issuer", "app_of", "bound", "guard_of", "serve_http"]
+__all__ = ["PATH", "Issuer", "app_of", "guard_of", "serve_http"]
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +36,6 @@ PATH = "/mcp"
 LARGEST_REQUEST = 4 << 20
 SESSIONS = 2000
 SESSION_IDLE_S = 1800.0
-CONNECTIONS = 4000
-# A client that sends or takes nothing for so long is cut off.
-PATIENCE_S = 30.0
-ENDS_WITHIN_S = 3
 
 
 class Issuer:
@@ -59,27 +52,6 @@ class Issuer:
         self.issuer = require_safe_url(issuer, "--issuer")
         self.keys = Keys(jwks)
         self.audience, self.person_claim = audience, person_claim
-
-
-def bound(host: str, port: int) -> socket.socket:
-    """A socket that listens; with port 0 on a free one.
-
-    Raises:
-        BadInput: There is no such address here, or it is in use.
-    """
-    try:
-        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        made = socket.socket(family, kind, proto)
-    except OSError as error:
-        raise BadInput(f"--host {host}: {error.strerror or error}.", value=host) from None
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-        made.listen(1024)
-    except OSError as error:
-        made.close()
-        raise BadInput(f"{host}, port {port}: {error.strerror}; name another, or none.", value=port) from None
-    return made
 
 
 def guard_of(
@@ -135,21 +107,9 @@ def app_of(server: MCPServer[Any], url: str, *, guarded: bool) -> Starlette:
         app.user_middleware.append(Middleware(_Known))  # inside of the SDK's, which say whose token it is
     bound_sessions(app, server.session_manager)
     app.user_middleware.insert(0, Middleware(_Whole))
-    app.user_middleware.insert(0, Middleware(_Trimmed))
-    app.user_middleware.insert(0, Middleware(_Patient))
+    app.user_middleware.insert(0, Middleware(Trimmed))
+    app.user_middleware.insert(0, Middleware(Patient))
     return app
-
-
-class _Trimmed:
-    """Takes blanks around the values of headers away (RFC 9110, 5.5): one of uvicorn's two parsers leaves them."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            scope = {**scope, "headers": [(name, value.strip(b" \t")) for name, value in scope["headers"]]}
-        await self._app(scope, receive, send)
 
 
 _AUTHORITY = r"(?:\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::\d{0,5})?"
@@ -208,125 +168,6 @@ class _Known:
             await JSONResponse({"error": "invalid_token"}, 401)(scope, receive, send)
 
 
-class _TooSlow(Exception):
-    """A client has sent or taken nothing for too long."""
-
-
-class _Patient:
-    """Cuts off a client that does not send its request, or does not take its answer."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        until = anyio.current_time() + PATIENCE_S
-        complete = answered = False
-
-        async def patient_receive() -> Message:
-            nonlocal complete
-            if complete:
-                return await receive()  # it waits for the client to go
-            with _within(until - anyio.current_time()):
-                message = await receive()
-            complete = not message.get("more_body", False)
-            return message
-
-        async def patient_send(message: Message) -> None:
-            nonlocal answered
-            answered = True
-            with _within(PATIENCE_S):
-                await send(message)
-
-        slow = False
-        try:
-            await self._app(scope, patient_receive, patient_send)
-        except* _TooSlow:
-            slow = True
-        if slow and not answered:
-            words = f"The request has not come within {PATIENCE_S:g} s"
-            await PlainTextResponse(words, 408, {"Connection": "close"})(scope, receive, send)
-        # Where an answer had begun, uvicorn closes the connection, as it is not complete.
-
-
-@contextlib.contextmanager
-def _within(seconds: float) -> Iterator[None]:
-    try:
-        with anyio.fail_after(max(0.0, seconds)):
-            yield
-    except TimeoutError:
-        raise _TooSlow from None
-
-
-def _impatient() -> type[Any]:
-    """uvicorn's protocol, which waits for the head of a request without end, with an end."""
-    from uvicorn.protocols.http.auto import AutoHTTPProtocol
-
-    class Impatient(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
-        _late: Any = None
-
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self._wait()
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            self._wait()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            if self._late is not None:
-                self._late.cancel()
-            super().connection_lost(exc)
-
-        def _wait(self) -> None:
-            if self._late is None:
-                self._late = self.loop.call_later(PATIENCE_S, self._look, self.cycle)
-
-        def _look(self, before: Any) -> None:
-            self._late = None
-            cycle = self.cycle
-            if cycle is before and (cycle is None or cycle.response_complete):
-                self.transport.close()
-
-    return Impatient
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers, which end the process by the signal once more."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-async def _serve(app: Starlette, listening: socket.socket, begun: Callable[[], None]) -> None:
-    config = uvicorn.Config(
-        app,
-        http=_impatient(),
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        limit_concurrency=CONNECTIONS,
-        timeout_graceful_shutdown=ENDS_WITHIN_S,
-    )
-    server = _Server(config)
-
-    async def until_told() -> None:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-            async for _ in signals:
-                server.should_exit = True
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(until_told)
-        begun()
-        await server.serve(sockets=[listening])
-        group.cancel_scope.cancel()
-
-
 def serve_http(
     folder: Path,
     *,
@@ -370,7 +211,7 @@ def serve_http(
         async def main() -> None:
             if issuer is not None:
                 await issuer.keys.load()
-            await _serve(app, listening, lambda: begun(url))
+            await serve_app(app, listening, lambda: begun(url))
 
         anyio.run(main)
     finally:

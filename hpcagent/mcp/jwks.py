@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import logging
 import time
@@ -17,9 +16,10 @@ import httpx2
 import jwt
 
 from hpcagent.errors import BadInput
+from hpcagent.mcp.asgi import is_loopback
 from hpcagent.owners import stranger
 
-__all__ = ["ALGORITHMS", "Keys", "is_loopback", "require_safe_url"]
+__all__ = ["ALGORITHMS", "Keys", "require_safe_url"]
 
 log = logging.getLogger(__name__)
 
@@ -35,19 +35,6 @@ AGAIN_S = 30.0
 # A key that was withdrawn is no longer taken after so long, or where its issuer cannot be reached, after STALE_S.
 FRESH_S = 3600.0
 STALE_S = 86400.0
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine, reached from this machine only.
-
-    Example:
-        >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("0.0.0.0")
-        (True, True, True, False)
-    """
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def require_safe_url(url: str, what: str) -> str:

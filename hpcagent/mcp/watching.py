@@ -39,7 +39,6 @@ LOOK_S = 1.0
 """So often is looked at what no event tells of: progress of campaigns, new runs, approvals."""
 AGAIN_S = 1.0
 EXPIRES_S = 6 * 3600.0  # of a subscription whose server was killed
-NEWEST = 100
 
 
 class Watch:
@@ -61,6 +60,7 @@ class Watch:
         self._n: int | None = None
         self._why = ""
         self._states: dict[str, str] = {}
+        self._after, self._since = "", 0.0
         self._read: dict[str, int] = {}
         self._approvals: frozenset[str] | None = None
         self._rights: Rights | None = None
@@ -90,7 +90,8 @@ class Watch:
         with self._turn:
             if self._thread is None and not self._stopped.is_set():
                 self._subscribe()
-                self._states = self._seen()
+                self._since = time.time()
+                self._after = self._workspace.changes("now")["after"]
                 self._rights_changed()
                 self._thread = threading.Thread(target=self._go, name="mcp notices", daemon=True)
                 self._thread.start()
@@ -170,14 +171,14 @@ class Watch:
     # -- what no event tells of ---------------------------------------------------------------
 
     def _look(self) -> None:
-        seen = self._seen()
         changed: dict[ServerEvent, None] = {}
-        if seen.keys() - self._states.keys():
-            changed[ResourcesListChanged()] = None
-        for identity, state in seen.items():
-            if self._states.get(identity, state) != state:
+        for row, anew in self._changes():
+            identity, state, known = row["id"], row["state"], self._states.get(row["id"])
+            if known is None and row["asked_at"] >= self._since:
+                changed[ResourcesListChanged()] = None
+            elif known != state and not (known is None and anew):
                 changed |= dict.fromkeys(_of_run(identity))
-        self._states |= seen
+            self._states[identity] = state
         changed |= dict.fromkeys(ResourceUpdated(uri) for uri in self._look_at_campaigns())
         if self._rights_changed():
             changed |= {ToolsListChanged(): None, ResourceUpdated(OVERVIEW): None}
@@ -189,15 +190,21 @@ class Watch:
         if changed:
             self._tell(changed)
 
+    def _changes(self) -> Iterator[tuple[Mapping[str, Any], bool]]:
+        """Rows that have changed since the last look, and whether all come again: the service is another one."""
+        more, anew = True, False
+        while more:
+            found = self._workspace.changes(self._after)
+            self._after, more, anew = found["after"], found["more"], anew or found["anew"]
+            for row in found["rows"]:
+                yield row, anew
+
     def _rights_changed(self) -> bool:
         """Whether workspace.toml says otherwise since the last look what the person may do."""
         before = self._rights
         with contextlib.suppress(BadInput):  # one that is wrong changes nothing
             self._rights = self._workspace.rights()
         return before not in (None, self._rights)
-
-    def _seen(self) -> dict[str, str]:
-        return {row["id"]: row["state"] for row in self._workspace.list(most=NEWEST)["runs"]}
 
     def _look_at_campaigns(self) -> list[str]:
         """What has changed of campaigns: more runs have ended since the last look, or there is a new report."""

@@ -122,6 +122,7 @@ class Campaigns(Runs):
                 cause=list(cause),
             )
             row.state = "running"
+            self._touch(row)
             if at_once:
                 return self._soon(row, asked, toml, None)
         return self._in_the_background(row, asked, toml=toml)

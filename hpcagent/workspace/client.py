@@ -698,6 +698,44 @@ class Workspace:
         """
         return self._one("counters", identity=identity)
 
+    # -- following ----------------------------------------------------------------------------
+
+    def changes(self, after: str = "", *, most: int = 1000, timeout_s: float = 0.0) -> Answer:
+        """Runs and campaigns that have changed since, in the order of their last change, a page at a time.
+
+        Args:
+            after: The cursor of the last answer; empty: from the beginning; `now`: from this moment on.
+            most: So many at most, 2000.
+            timeout_s: Wait so long for a change where there is none, in seconds.
+
+        Returns:
+            `rows` as they stand now; `after`, the cursor to go on from; `more`: whether to ask on at once; `anew`:
+            the cursor was of a service that has ended, and this begins from the beginning.
+        """
+        return self._one("changes", after=after, most=most, timeout_s=timeout_s)
+
+    def campaign_runs(self, identity: str, after: str = "", *, most: int = 2000) -> Answer:
+        """Runs of a campaign that were planned or have ended since, as columns, a page at a time.
+
+        Args:
+            identity: The campaign.
+            after: The cursor of the last answer; empty: from the beginning.
+            most: So many at most, 2000.
+
+        Returns:
+            `runs` (a list for each name), `after`, `more`, `anew`, `totals`, and at the beginning `about`: what is
+            asked, with units.
+        """
+        return self._one("campaign_runs", identity=identity, after=after, most=most)
+
+    def campaign_run(self, identity: str, run: str, *, lines: int = 40) -> Answer:
+        """One run of a campaign, by its execution id: parameters, metrics, failure, cost, the log's last lines."""
+        return self._one("campaign_run", identity=identity, run=run, lines=lines)
+
+    def jobs(self) -> Any:
+        """Jobs of the schedulers that the sites here have had, the newest first."""
+        return self._call("jobs")
+
     def about(self) -> Answer:
         """The workspace and its service."""
         return self._one("about")

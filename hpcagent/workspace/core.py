@@ -31,7 +31,7 @@ from hpcagent.workspace.app_search import found_by
 from hpcagent.workspace.catalysts import Catalysts, catalyst_data, plan_of
 from hpcagent.workspace.configured import changed_since, configured
 from hpcagent.workspace.counters import counters_of
-from hpcagent.workspace.enquiries import Enquiries
+from hpcagent.workspace.following import Following
 from hpcagent.workspace.kept import Kept
 from hpcagent.workspace.only_data import check_only_data, check_words
 from hpcagent.workspace.plain_campaigns import check_changes
@@ -49,7 +49,7 @@ EXPIRE_S = 3600.0
 ELEMENT = re.compile(r"[A-Z][a-z]?")
 
 
-class Core(Enquiries):
+class Core(Following):
     """Everything that is asked of a workspace.
 
     Args:

@@ -21,6 +21,7 @@ from hpcagent.redacted import redacted_data
 from hpcagent.shown import plain
 from hpcagent.store.journal import Journal, read_events
 from hpcagent.store.rundir import Lock, holder
+from hpcagent.workspace.changed import Changed
 from hpcagent.workspace.folder import Folder, own_name
 from hpcagent.workspace.rows import Row, job_facts, lost
 from hpcagent.workspace.shared import change_told, key_of, may_read, readers_of, said_by
@@ -65,6 +66,7 @@ class Records:
         self.rows: dict[str, Row] = {}
         self._by_work: dict[str, list[str]] = {}
         self._newest: list[str] = []
+        self.changed = Changed()
         self._took: dict[str, Took] = {}  # of an app on all sites
         self._took_at: dict[tuple[str, str], Took] = {}  # of a site and an app
         self._share_of_node: dict[tuple[str, str], float] = {}
@@ -76,8 +78,9 @@ class Records:
         self.approvals = Approvals(self._write, clock=clock, expires_s=self.rules.approval_expires_s)
         self.damaged = 0
         self._refusals: dict[str, tuple[int, int, int]] = {}  # by person: hour, lines, those left out since
-        for event in events:
-            self._replay(event)
+        with self._turn:
+            for event in events:
+                self._replay(event)
         self._journal = Journal.open(self.folder.journal)
         self.gate = Gate(
             self.rules,
@@ -196,6 +199,7 @@ class Records:
         self.rows[row.id] = row
         self._newest.append(row.id)
         self._by_work.setdefault(row.execution_id, []).append(row.id)
+        self._touch(row)
         if not row.shares:
             self._commit(row, row.asked_at)
         return row
@@ -206,6 +210,7 @@ class Records:
         row.note = event.get("note", row.note)
         row.settled += event.get("node_hours", 0.0)
         row.stored += event.get("bytes", 0)
+        self._touch(row)
         if row.kind == "run" and not row.shares and row.result:
             took = self._took.setdefault(row.app, Took())
             if row.state == "completed":
@@ -252,6 +257,7 @@ class Records:
         for identity, size in event["runs"].items():
             row = self.rows[identity]
             row.note = f"{row.note}; its files were removed" if row.note else "its files were removed"
+            self._touch(row)
             self.accounts.settle(row.owner, row.id, 0.0, 0.0, -size)
 
     def _extended(self, event: Mapping[str, Any]) -> None:
@@ -259,7 +265,13 @@ class Records:
         row = self.rows[event["id"]]
         row.state, row.ended_at, row.note = "running", 0.0, event.get("note", row.note)
         row.request = event.get("request", row.request)
+        self._touch(row)
         self._commit(row, event["at"])
+
+    def _touch(self, row: Row) -> None:
+        """A row has changed: whoever waits for that looks."""
+        self.changed.touch(row.id)
+        self._turn.notify_all()
 
     def _expected(self, app: str, site: str, params: Mapping[str, Any], contract_s: float) -> tuple[float, str]:
         """What a run takes on a site, in seconds of wall time, and what that is from."""

@@ -655,6 +655,7 @@ class Runs(Records):
                     if one.job != row.job:
                         continue
                     one.state = "running"
+                    self._touch(one)
                     self._tell("on_job_started", one.owner, job_facts(one), f"{one.id} started", one.cause)
                 self._turn.notify_all()
 

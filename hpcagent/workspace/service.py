@@ -78,6 +78,10 @@ CALLS: dict[str, Callable[..., Any]] = {
     "catalyst_state": Core.catalyst_state,
     "rules": Core.rules_said,
     "counters": Core.counters,
+    "changes": Core.changes,
+    "campaign_runs": Core.campaign_runs,
+    "campaign_run": Core.campaign_run,
+    "jobs": Core.jobs,
 }
 """What may be asked: each is called with the caller and the arguments of the request."""
 

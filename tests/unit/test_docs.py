@@ -230,6 +230,7 @@ NEEDS = {
     "mcp.md": ("mcp",),
     "mpi.md": ("mpi4py",),
     "other_optimizers.md": ("optuna", "gest_api"),
+    "web.md": ("starlette", "uvicorn"),
     "wrap-your-own-code.md": ("ase",),
 }
 

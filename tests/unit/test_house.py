@@ -38,6 +38,7 @@ FLOORS = {
             ("tuning", "materials"),
             ("workspace",),
             ("mcp",),
+            ("web",),
             ("commands",),
             ("cli",),
         ]
@@ -63,7 +64,7 @@ ROOMS = {
     "optimade": ("materials",),
     "mcp": ("mcp",),
     "mcp_types": ("mcp",),
-    "starlette": ("mcp",),
+    "starlette": ("mcp", "web"),
     "uvicorn": ("mcp",),
     "jwt": ("mcp",),
     "pyscf": ("science",),

@@ -9,9 +9,10 @@ from pydantic import Field
 
 from hpcagent.campaign.record import list_configs
 from hpcagent.mcp.callers import Caller
+from hpcagent.mcp.named import named
 from hpcagent.mcp.routes import campaign_uri
 from hpcagent.mcp.serving import Answer, tool
-from hpcagent.mcp.tools.runs import Site, Why, named
+from hpcagent.mcp.tools.runs import Site, Why
 from hpcagent.model.base import read_toml
 
 __all__ = [

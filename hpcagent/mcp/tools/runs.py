@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -14,6 +13,7 @@ from hpcagent.catalog import app_names, find_app
 from hpcagent.errors import BadInput
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.mcp.callers import Caller
+from hpcagent.mcp.named import named, site_name
 from hpcagent.mcp.routes import file_uri, run_uri
 from hpcagent.mcp.said import clean_piece
 from hpcagent.mcp.serving import Answer, tool, uncapped
@@ -33,7 +33,6 @@ __all__ = [
     "run_job",
 ]
 
-NAME = re.compile(r"[A-Za-z_][\w.-]{0,99}(@[\w.+-]{1,40})?")
 LARGEST_INLINE = 64 << 10
 TAIL_LINES = 40
 LINE_METRICS = 2
@@ -45,18 +44,7 @@ NOTHING = (
 RunId = Annotated[str, Field(description="Handle of a run.", max_length=200)]
 
 
-def _site_name(site: str) -> str:
-    """A site by its name: a profile by its path would run the shell lines that it has.
-
-    Raises:
-        ValueError: It is none.
-    """
-    if re.search(r"[/\\\x00-\x1f\x7f]", site) or site.endswith(".toml") or site in (".", ".."):
-        raise ValueError("a site is called by its name here, as get_workspace lists it: never by a path")
-    return site
-
-
-SiteName = Annotated[str, Field(max_length=200), AfterValidator(_site_name)]
+SiteName = Annotated[str, Field(max_length=200), AfterValidator(site_name)]
 Site = Annotated[SiteName, Field(description="Empty: the default site.")]
 Why = Annotated[str, Field(description="What it is for.", max_length=2000)]
 Kind = Annotated[str, Field(description="lammps, synthetic, or the name of an app.", max_length=200)]
@@ -158,25 +146,6 @@ class Status(Answer):
     failure: dict[str, Any] | None = Field(description="name, message, repair.")
     cost: dict[str, Any] | None = Field(description="wall_s in seconds, node_hours, core_hours.")
     progress: Progress | None = Field(description="null: it does not run, or nothing is known.")
-
-
-def named(app: str) -> str:
-    """An app by the name that it has everywhere: never a path or a function, for which code would be read here.
-
-    Raises:
-        NotAllowed: There is none of that name.
-    """
-    name = app.partition("@")[0]
-    if not NAME.fullmatch(app) or name not in app_names():
-        raise NotAllowed(
-            "contract",
-            "there is no app of that name",
-            field="app",
-            value=app,
-            allowed="a name of list_apps, or NAME@VERSION",
-            do="call list_apps",
-        )
-    return app
 
 
 def kind_of(kind: str, params: LammpsParams | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from hpcagent.mcp.callers import Caller
+from hpcagent.mcp.named import named
 from hpcagent.mcp.serving import Answer, tool
-from hpcagent.mcp.tools.runs import Again, Anywhere, Handle, RunId, SiteName, Why, handle_of, named
+from hpcagent.mcp.tools.runs import Again, Anywhere, Handle, RunId, SiteName, Why, handle_of
 
 __all__ = ["SlurmSpec", "get_node_counters", "submit_slurm"]
 

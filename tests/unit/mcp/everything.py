@@ -41,8 +41,9 @@ from mcp_types import (
 from pydantic import Field
 
 from hpcagent.mcp import tasks
+from hpcagent.mcp.asgi import bound, serve_app
 from hpcagent.mcp.callers import Caller, Callers, caller_now
-from hpcagent.mcp.http import PATH, _serve, app_of, bound
+from hpcagent.mcp.http import PATH, app_of
 from hpcagent.mcp.server import make_server
 from hpcagent.mcp.serving import as_sdk_tool, tool
 from hpcagent.mcp.threads import in_thread
@@ -326,7 +327,7 @@ def main(folder: Path) -> None:
     url = f"http://127.0.0.1:{listening.getsockname()[1]}{PATH}"
     app = app_of(with_fixtures(make_server(callers)), url, guarded=False)
     try:
-        anyio.run(_serve, app, listening, lambda: print(url, flush=True))
+        anyio.run(serve_app, app, listening, lambda: print(url, flush=True))
     finally:
         listening.close()
         callers.close()

@@ -243,7 +243,7 @@ def test_no_session_is_open_to_another_or_beyond_their_number(workspace):
 
 @pytest.mark.parametrize("parser", ["httptools", "h11"])
 def test_a_slow_client_and_one_that_goes_are_cut_off_and_hold_nothing(workspace, parser):
-    impatient = "import sys, hpcagent.mcp.http as h; h.PATIENCE_S = 0.5"
+    impatient = "import sys, hpcagent.mcp.asgi as h; h.PATIENCE_S = 0.5"
     if parser == "h11":
         impatient += "; sys.modules['httptools'] = None"
     root = workspace.folder.root

@@ -1,0 +1,313 @@
+"""The API of the page: what the workspace says to any client, cleaned of what a page must not show."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+import anyio.to_thread
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from hpcagent.catalog import find_app
+from hpcagent.errors import BadInput, HpcAgentError, NotPermitted
+from hpcagent.gate.not_allowed import NotAllowed
+from hpcagent.mcp.named import named
+from hpcagent.mcp.said import clean
+from hpcagent.model.schema import input_schema
+from hpcagent.model.texts import as_name
+from hpcagent.web.asked import Asked, CampaignAsked, Decision, Explain, Extension, Nothing, RunAsked
+from hpcagent.web.feed import Feed, Listener, Message, units_of
+from hpcagent.workspace.answers import campaign_toml
+from hpcagent.workspace.client import Workspace
+
+__all__ = ["routes"]
+
+PING_S = 2.0
+"""A stream says something at least so often: a page that hears nothing for longer begins anew."""
+WAIT_S = 0.5
+LINES = 60
+LARGEST_FILE = 1 << 20
+MOST_FILES = 500
+
+A = TypeVar("A", bound=Asked)
+Answers = Callable[..., Any]
+
+
+def routes(workspace: Workspace, feed: Feed) -> list[Route]:
+    """Everything that a page asks for.
+
+    Args:
+        workspace: In the name of whom the page is for.
+        feed: Of the same workspace.
+    """
+    api = _Api(workspace, feed)
+
+    def get(path: str, answer: Answers) -> Route:
+        return Route(f"/api/{path}", partial(_answered, answer), methods=["GET"])
+
+    def post(path: str, answer: Answers, kind: type[Asked]) -> Route:
+        return Route(f"/api/{path}", partial(_posted, answer, kind), methods=["POST"])
+
+    return [
+        get("snapshot", api.snapshot),
+        Route("/api/stream", api.stream, methods=["GET"]),
+        get("run/{id}", api.run),
+        get("run/{id}/files", api.files),
+        get("run/{id}/file", api.file),
+        get("campaign/{id}", api.campaign),
+        get("campaign/{id}/runs", api.campaign_runs),
+        get("campaign/{id}/run/{run}", api.campaign_run),
+        get("answer/{handle}", api.answer),
+        get("apps", api.apps),
+        get("apps/{app}", api.app),
+        get("jobs", api.jobs),
+        post("run", api.start_run, RunAsked),
+        post("run/estimate", api.estimate_run, RunAsked),
+        post("run/{id}/cancel", api.cancel, Nothing),
+        post("campaigns", api.start_campaign, CampaignAsked),
+        post("campaigns/estimate", api.estimate_campaign, CampaignAsked),
+        post("campaign/{id}/stop", api.stop, Nothing),
+        post("campaign/{id}/extend", api.extend, Extension),
+        post("campaign/{id}/explain", api.explain, Explain),
+        post("campaign/{id}/report", api.report, Nothing),
+        post("approval/{id}", api.decide, Decision),
+    ]
+
+
+async def _answered(answer: Answers, request: Request) -> Response:
+    return await _said(partial(answer, {**request.path_params}, dict(request.query_params)))
+
+
+async def _posted(answer: Answers, kind: type[A], request: Request) -> Response:
+    try:
+        asked = kind.model_validate_json(await request.body())
+    except ValidationError as error:
+        fields = {".".join(map(str, one["loc"])): one["msg"] for one in error.errors()}
+        return JSONResponse({"error": "some of what was sent is wrong", "fields": clean(fields)}, 422)
+    return await _said(partial(answer, {**request.path_params}, asked))
+
+
+async def _said(answer: Callable[[], Any]) -> Response:
+    """What the workspace answers, in a thread of its own; its errors with a status that says whose they are."""
+    try:
+        found = await anyio.to_thread.run_sync(answer)
+    except NotAllowed as error:
+        said = error.plain()
+        fields = {said["field"]: said["why"] + _allowed(said)} if said.get("field") else {}
+        status = {"contract": 422, "approval": 409}.get(error.check, 403)
+        return JSONResponse(clean({"error": error.message, **said, "fields": fields}), status)
+    except NotPermitted as error:
+        return JSONResponse(clean({"error": error.message}), 403)
+    except BadInput as error:
+        return JSONResponse(clean({"error": error.message}), 404 if "there is no" in error.message else 400)
+    except HpcAgentError as error:
+        return JSONResponse(clean({"error": error.message}), 503)
+    return JSONResponse(found)
+
+
+def _allowed(said: Mapping[str, Any]) -> str:
+    return f"; allowed: {said['allowed']}" if said.get("allowed") else ""
+
+
+class _Api:
+    """The answers: each is called with the address's parts and the query, or what was sent."""
+
+    def __init__(self, workspace: Workspace, feed: Feed) -> None:
+        self._ws, self._feed = workspace, feed
+
+    # -- what there is ----------------------------------------------------------------------------
+
+    def snapshot(self, at: Mapping[str, str], query: Mapping[str, str]) -> Any:
+        found = self._feed.snapshot()
+        return found | clean({"name": self._ws.about()["name"], "me": self._ws.whoami(), **self._ws.rules()})
+
+    def run(self, at: Mapping[str, str], query: Mapping[str, str]) -> Any:
+        found = self._ws.status(at["id"], lines=LINES)
+        if found["kind"] == "run":
+            counters = self._ws.counters(at["id"])
+            names = ("node", "cpu_s", "cpu_use_percent", "max_rss_bytes", "cores_held", "jobs")
+            found["counters"] = {name: counters[name] for name in names}
+            found["param_units"] = units_of(found["app"])
+        return clean(found)
+
+    def files(self, at: Mapping[str, str], query: Mapping[str, str]) -> Any:
+        found = self._ws.artifacts(at["id"])
+        return clean({"files": found[:MOST_FILES], "more": max(0, len(found) - MOST_FILES)})
+
+    def file(self, at: Mapping[str, str], query: Mapping[str, str]) -> Any:
+        """A small file in base64: a picture of a report, or text."""
+        return self._ws.piece(at["id"], query.get("path", ""), length=LARGEST_FILE)
+
+    def campaign(self, at: Mapping[str, str], query: Mapping[str, str]) -> Any:
+        return clean(self._ws.campaign(at["id"]))
+
+    def campaign_runs(self, at: Mapping[str, str], query: Mapping[str, str]) -> Any:
+        return _clean_columns(self._ws.campaign_runs(at["id"], query.get("after", "")))
+
+    def campaign_run(self, at: Mapping[str, str], query: Mapping[str, str]) -> Any:
+        return clean(self._ws.campaign_run(at["id"], at["run"], lines=LINES))
+
+    def answer(self, at: Mapping[str, str], query: Mapping[str, str]) -> Any:
+        return clean(self._ws.get_answer(at["handle"], timeout_s=WAIT_S))
+
+    def apps(self, at: Mapping[str, str], query: Mapping[str, str]) -> Any:
+        return clean({"apps": self._ws.apps()})
+
+    def app(self, at: Mapping[str, str], query: Mapping[str, str]) -> Any:
+        """What a form is made of: the schema of an app's inputs, and its metrics."""
+        app = at["app"]
+        if app not in {one["name"] for one in self._ws.apps()}:
+            raise BadInput(f"there is no app {app[:80]!r} that you may use.", value=app[:80])
+        contract = find_app(app).contract
+        return clean(
+            {
+                "name": contract.name,
+                "version": contract.version,
+                "description": contract.description,
+                "schema": input_schema(contract),
+                "inputs": list(contract.inputs),
+                "varied": [p.name for p in contract.space.parameters if p.kind != "text" and p.low != p.high],
+                "metrics": [
+                    {"name": m.name, "unit": m.unit, "direction": m.direction, "description": m.description}
+                    for m in contract.metrics
+                ],
+            }
+        )
+
+    def jobs(self, at: Mapping[str, str], query: Mapping[str, str]) -> Any:
+        return clean({"jobs": self._ws.jobs()})
+
+    # -- what is asked for ------------------------------------------------------------------------
+
+    def start_run(self, at: Mapping[str, str], asked: RunAsked) -> Any:
+        found = self._ws.run(
+            named(asked.app),
+            asked.params,
+            site=asked.site,
+            seed=asked.seed,
+            walltime_s=asked.walltime_s,
+            why=asked.why,
+            data_only=True,
+        )
+        return clean({name: found[name] for name in ("id", "state", "found", "note")})
+
+    def estimate_run(self, at: Mapping[str, str], asked: RunAsked) -> Any:
+        rest = {"seed": asked.seed, "walltime_s": asked.walltime_s, "data_only": True}
+        return clean(self._ws.estimate(named(asked.app), asked.params, site=asked.site, **rest))
+
+    def cancel(self, at: Mapping[str, str], asked: Nothing) -> Any:
+        found = self._ws.cancel(at["id"])
+        return clean({"state": found["state"], "how": found.get("how", "")})
+
+    def start_campaign(self, at: Mapping[str, str], asked: CampaignAsked) -> Any:
+        text = _toml(asked)
+        found = self._ws.start(text, site=asked.site, why=asked.why, data_only=True, at_once=True)
+        return {"id": found["id"], "state": found["state"], "found": found["found"]}
+
+    def estimate_campaign(self, at: Mapping[str, str], asked: CampaignAsked) -> Any:
+        return clean(self._ws.estimate_campaign(_toml(asked), site=asked.site, data_only=True))
+
+    def stop(self, at: Mapping[str, str], asked: Nothing) -> Any:
+        return {"state": self._ws.stop(at["id"], at_once=True)["state"]}
+
+    def extend(self, at: Mapping[str, str], asked: Extension) -> Any:
+        given = {"until.max_runs": asked.max_runs, "until.node_hours": asked.node_hours}
+        changes = {name: value for name, value in given.items() if value is not None}
+        found = self._ws.extend(at["id"], changes, why=asked.why, data_only=True, at_once=True)
+        return {"id": found["id"], "state": found["state"]}
+
+    def explain(self, at: Mapping[str, str], asked: Explain) -> Any:
+        return clean(self._ws.ask_later(at["id"], "explain", run=asked.run, timeout_s=WAIT_S))
+
+    def report(self, at: Mapping[str, str], asked: Nothing) -> Any:
+        return clean(self._ws.ask_later(at["id"], "report", timeout_s=WAIT_S))
+
+    def decide(self, at: Mapping[str, str], asked: Decision) -> Any:
+        decide = self._ws.grant if asked.grant else self._ws.deny
+        done = decide(at["id"], asked.note)
+        return clean({name: done[name] for name in ("id", "state", "words", "decided_by", "note")})
+
+    # -- what happens -----------------------------------------------------------------------------
+
+    async def stream(self, request: Request) -> Response:
+        """Messages since the number of the query, without end; `reset` where the page has to begin anew."""
+        after = request.query_params.get("after", "")
+        listening = self._feed.listen(after)
+        headers = {"x-accel-buffering": "no"}
+        if listening is None:
+            return StreamingResponse(_reset(), media_type="text/event-stream", headers=headers)
+        listener, missed = listening
+        body = self._messages(listener, missed)
+        return StreamingResponse(body, media_type="text/event-stream", headers=headers)
+
+    async def _messages(self, listener: Listener, missed: list[Message]) -> AsyncIterator[str]:
+        try:
+            yield ": begun\n\n"
+            for one in missed:
+                yield self._event(one)
+            while True:
+                try:
+                    async with asyncio.timeout(PING_S):
+                        message = await listener.queue.get()
+                except TimeoutError:
+                    yield ": here\n\n"
+                    continue
+                if message is None:
+                    return
+                if listener.late:
+                    yield RESET
+                    return
+                yield self._event(message)
+        finally:
+            self._feed.leave(listener)
+
+    def _event(self, message: Message) -> str:
+        number, kind, data = message
+        return f"id: {self._feed.boot}-{number}\nevent: {kind}\ndata: {data}\n\n"
+
+
+RESET = "event: reset\ndata: {}\n\n"
+
+
+async def _reset() -> AsyncIterator[str]:
+    yield RESET
+
+
+def _clean_columns(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns are numbers for the most part: only texts are looked at."""
+    runs = dict(found["runs"])
+    for name in ("id", "state", "role", "failure"):
+        known = {text: clean(text) for text in set(runs[name])}
+        runs[name] = [known[text] for text in runs[name]]
+    for table in ("params", "metrics", "uncertainty"):
+        runs[table] = {
+            clean(name): clean(values) if any(isinstance(v, str) for v in values) else values
+            for name, values in runs[table].items()
+        }
+    rest: dict[str, Any] = clean({name: value for name, value in found.items() if name != "runs"})
+    return rest | {"runs": runs}
+
+
+def _toml(asked: CampaignAsked) -> str:
+    """The campaign of a form, as data."""
+    objective: dict[str, Any] = {asked.direction: asked.metric}
+    limits = {name: one.model_dump(exclude_none=True) for name, one in asked.limits.items()}
+    if limits:
+        objective["subject_to"] = limits
+    app = named(asked.app)
+    return campaign_toml(
+        app,
+        objective,
+        search_space={name: one.model_dump(exclude_none=True) for name, one in asked.space.items()},
+        constraints=(),
+        fixed=asked.fixed,
+        budget=asked.max_runs,
+        node_hours=asked.node_hours,
+        seed=asked.seed,
+        name=as_name(f"optimize-{app}"),
+    )

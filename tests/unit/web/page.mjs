@@ -1,0 +1,237 @@
+// Scenarios in a headless browser: `node page.mjs SCENARIO '{"url": ..., "modules": ..., "chromium": ...}'` prints what
+// was seen as the last line, in JSON.
+
+import fs from "node:fs";
+import { pathToFileURL } from "node:url";
+
+const [scenario, text] = process.argv.slice(2);
+const given = JSON.parse(text);
+const { default: puppeteer } = await import(pathToFileURL(`${given.modules}/puppeteer-core/lib/esm/puppeteer/puppeteer-core.js`));
+const axe = fs.readFileSync(`${given.modules}/axe-core/axe.min.js`, "utf8");
+
+const wrong = []; // what no page may say or ask for
+let asked = 0;
+
+async function opened(browser, { width = 1366, height = 768, scheme = "light", hash = "" } = {}) {
+  const page = await browser.newPage();
+  await page.setViewport({ width, height });
+  await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: scheme }]);
+  page.on("pageerror", (error) => wrong.push(`error: ${error.message}`));
+  page.on("console", (m) => { if (["error", "warning"].includes(m.type()) && !given.errors?.some((one) => m.text().includes(one))) wrong.push(`console: ${m.text()}`); });
+  page.on("request", (r) => { asked++; if (!r.url().startsWith(given.url.split("#")[0]) && !r.url().startsWith("data:")) wrong.push(`asked for ${r.url()}`); });
+  page.on("dialog", (dialog) => (dialog.type() === "alert" ? wrong.push("a script of a text ran") && dialog.dismiss() : dialog.accept()));
+  await page.goto(given.url);
+  await page.waitForSelector("#place > div");
+  if (hash) await go(page, hash);
+  return page;
+}
+
+async function go(page, hash) {
+  await page.evaluate((to) => { location.hash = to; }, hash);
+  await page.waitForFunction((to) => location.hash === to, {}, hash);
+}
+
+async function violations(page) {
+  const session = await page.createCDPSession();
+  await session.send("Runtime.evaluate", { expression: axe }); // beside the page's policy, as a person's tool would be
+  const found = await page.evaluate(async () => (await axe.run()).violations.map((v) => `${v.id}: ${v.nodes[0].html.slice(0, 160)}`));
+  await session.detach();
+  return found;
+}
+
+const wide = (page) => page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+const words = (page, selector) => page.$eval(selector, (el) => el.textContent);
+const until = (page, test, ...args) => page.waitForFunction(test, { timeout: 60000, polling: 50 }, ...args);
+
+const scenarios = {
+  // Every view, at the widths and colours that are asked for: no finding of axe, nothing wider than the window.
+  async views(browser) {
+    const found = {};
+    for (const [name, size] of Object.entries({ laptop: {}, phone: { width: 390, height: 844 }, dark: { scheme: "dark" } })) {
+      const page = await opened(browser, size);
+      for (const [view, ready] of Object.entries(given.views)) {
+        await go(page, `#/${view}`);
+        await page.waitForSelector(ready, { timeout: 60000 });
+        found[`${name} ${view}`] = { axe: await violations(page), wide: await wide(page), title: await words(page, "#title") };
+        await page.screenshot({ path: `${given.shots}/${name}-${view.split("/")[0]}.png`, fullPage: true });
+      }
+      await page.close();
+    }
+    return found;
+  },
+
+  // A run of a campaign: by a click into the table, by keys, and by a click into the plane.
+  async run_of_a_campaign(browser) {
+    const page = await opened(browser, { hash: `#/campaign/${given.campaign}` });
+    await page.waitForSelector(".part-table .row");
+    await page.click(".part-table .row:nth-child(2)");
+    await page.waitForSelector("dialog.sheet .values");
+    const found = { first: await words(page, "#sheet-title") };
+    await until(page, () => /Outcome/.test(document.querySelector("dialog.sheet")?.textContent ?? ""));
+    found.why = await words(page, "dialog.sheet");
+    found.axe = await violations(page);
+    await page.screenshot({ path: `${given.shots}/sheet.png` });
+    await page.keyboard.press("Escape");
+    await until(page, () => !document.querySelector("dialog.sheet"));
+    found.focus_back = await page.evaluate(() => document.activeElement.classList.contains("row"));
+    await page.keyboard.press("ArrowDown");
+    await page.keyboard.press("Enter");
+    await page.waitForSelector("dialog.sheet .values");
+    found.second = await words(page, "#sheet-title");
+    await page.keyboard.press("Escape");
+    await until(page, () => !document.querySelector("dialog.sheet"));
+    await page.focus("#runs-sort-m-value");
+    await page.keyboard.press("Enter");
+    found.sorted = await page.$$eval(".part-table [role=columnheader]", (all) => all.map((el) => el.getAttribute("aria-sort")));
+    found.top = await words(page, ".part-table .row .number:nth-last-child(3)");
+    const spot = await page.evaluate(() => {
+      const over = document.querySelector(".plot .u-over");
+      over.scrollIntoView({ block: "center" });
+      const box = over.getBoundingClientRect();
+      for (let y = 2; y < box.height; y += 4) for (let x = 2; x < box.width; x += 4) {
+        over.dispatchEvent(new MouseEvent("mousemove", { clientX: box.left + x, clientY: box.top + y, bubbles: true }));
+        if (over.style.cursor === "pointer") return [box.left + x + 6, box.top + y + 3];
+      }
+      return null;
+    });
+    await page.mouse.click(...spot);
+    await page.waitForSelector("dialog.sheet .values");
+    found.third = await words(page, "#sheet-title");
+    return found;
+  },
+
+  // Ten thousand runs: few rows are drawn, all are counted, filter, sort and keys reach each.
+  async many(browser) {
+    const began = Date.now();
+    const page = await opened(browser, { hash: "#/runs" });
+    await page.waitForSelector(".table .row");
+    const found = { ms: Date.now() - began, asked };
+    const table = () => page.$eval(".table", (el) => ({ count: el.getAttribute("aria-rowcount"), drawn: el.querySelectorAll(".row").length }));
+    found.all = await table();
+    await page.focus(".table .row[tabindex='0']");
+    await page.keyboard.press("End");
+    found.last = await page.evaluate(() => document.activeElement.getAttribute("aria-rowindex"));
+    await page.keyboard.press("PageUp");
+    await page.keyboard.press("Home");
+    found.first = await page.evaluate(() => document.activeElement.getAttribute("aria-rowindex"));
+    await page.type("#filter", given.word);
+    found.filtered = await table();
+    await page.screenshot({ path: `${given.shots}/many.png` });
+    found.axe = await violations(page);
+    return found;
+  },
+
+  // Names, labels and logs are texts, whatever they say.
+  async texts(browser) {
+    const page = await opened(browser, { hash: "#/runs" });
+    await page.waitForSelector(".table .row");
+    await page.click(`.table .row[data-id="${given.run}"]`);
+    await page.waitForSelector("dialog.sheet pre");
+    const found = { title: await words(page, "#sheet-title"), log: await words(page, "dialog.sheet pre"), axe: await violations(page) };
+    await page.keyboard.press("Escape");
+    await go(page, "#/approvals");
+    await page.waitForSelector("article");
+    found.approval = await words(page, "article");
+    found.made = await page.evaluate(() => document.querySelectorAll("#app img:not([src='icon.svg']), #app script, #app b").length);
+    return found;
+  },
+
+  // A form: an error beside its field, then an estimate, then the run.
+  async form(browser) {
+    const page = await opened(browser, { hash: "#/start/synthetic" });
+    await page.waitForSelector("#f-x");
+    const put = async (id, text_) => { await page.$eval(`#${id}`, (el) => { el.value = ""; }); await page.type(`#${id}`, text_); };
+    await put("f-x", "7");
+    await page.click("#submit");
+    const found = { error: await words(page, "#f-x-error"), invalid: await page.$eval("#f-x", (el) => el.getAttribute("aria-invalid")), focus: await page.evaluate(() => document.activeElement.id), axe: await violations(page) };
+    await page.screenshot({ path: `${given.shots}/form.png` });
+    await put("f-x", "0.37");
+    found.mended = await words(page, "#f-x-error");
+    await page.click("#estimate");
+    await page.waitForSelector(".estimate");
+    found.estimate = await words(page, ".estimate");
+    await page.click("#submit");
+    await until(page, () => location.hash === "#/runs");
+    await until(page, () => [...document.querySelectorAll(".table .row")].some((el) => /x = 0.37/.test(el.textContent) && /completed/.test(el.textContent)));
+    await go(page, "#/start/synthetic");
+    await page.waitForSelector("#f-x");
+    await page.click("input[value=campaign]");
+    await page.waitForSelector("#max-runs");
+    await put("max-runs", "6");
+    found.campaign_axe = await violations(page);
+    await page.click("#submit");
+    await until(page, () => location.hash.startsWith("#/campaign/"));
+    await until(page, () => /6 of 6/.test(document.querySelector(".part-tiles")?.textContent ?? ""));
+    return found;
+  },
+
+  // Two pages: what one approves, the other sees; what somebody starts, both see.
+  async live(browser) {
+    const page = await opened(browser, { hash: "#/approvals" }), other = await opened(browser, { hash: "#/approvals" });
+    await page.waitForSelector("article");
+    await other.waitForSelector("article");
+    await page.type("[id^=note-]", "go ahead");
+    await page.keyboard.press("Tab");
+    const found = { focus: await page.evaluate(() => document.activeElement.textContent) };
+    await page.keyboard.press("Enter");
+    for (const one of [page, other]) await until(one, () => /Nothing waits/.test(document.querySelector("#place").textContent) && /go ahead/.test(document.querySelector("#place").textContent));
+    found.badge = await page.$(".badge");
+    found.said = await words(page, "#said");
+    return found;
+  },
+
+  // A campaign that goes on is stopped, then goes on.
+  async stop_and_extend(browser) {
+    const page = await opened(browser, { hash: `#/campaign/${given.campaign}` });
+    await until(page, () => /[1-9]\d* of 400/.test(document.querySelector(".part-tiles")?.textContent ?? ""));
+    const found = { moving: await page.$eval(".part-tiles [role=progressbar]", (el) => Number(el.getAttribute("aria-valuenow"))) };
+    await page.screenshot({ path: `${given.shots}/going.png` });
+    await page.click("#stop");
+    await page.waitForSelector("#extend-runs", { timeout: 60000 });
+    found.stopped = await words(page, ".campaign-head .chip");
+    found.stop_gone = (await page.$("#stop")) === null;
+    found.done = Number(/(\d+) of/.exec(await words(page, ".part-tiles"))[1]);
+    await page.$eval("#extend-runs", (el, n) => { el.value = String(n); }, found.done + 3);
+    await page.$eval("#extend-runs", (el) => el.form.requestSubmit());
+    await until(page, (n) => document.querySelector(".campaign-head .chip").textContent === "completed" && new RegExp(`${n} of ${n}`).test(document.querySelector(".part-tiles").textContent), found.done + 3);
+    found.axe = await violations(page);
+    return found;
+  },
+
+  // The server goes, and comes again on the same port.
+  async away(browser) {
+    const page = await opened(browser, { hash: "#/runs" });
+    await until(page, () => /Live/.test(document.querySelector(".connection").textContent));
+    console.log("READY");
+    await until(page, () => /again/.test(document.querySelector(".connection").textContent));
+    console.log("AWAY");
+    await until(page, () => /Live/.test(document.querySelector(".connection").textContent));
+    await until(page, (app) => [...document.querySelectorAll(".table .row")].some((el) => el.textContent.includes(app)), given.word);
+    return { url: page.url() };
+  },
+
+  // Without a token it asks for one, and shows nothing else.
+  async token(browser) {
+    const page = await browser.newPage();
+    await page.goto(given.url.split("#")[0]);
+    await page.waitForSelector("#token");
+    const found = { axe: await violations(page) };
+    await page.type("#token", "x".repeat(43));
+    await page.click("button");
+    await until(page, () => /missing or wrong/.test(document.body.textContent));
+    await page.type("#token", given.url);
+    await page.click("button");
+    await page.waitForSelector("#place > div");
+    found.url = page.url();
+    found.cookies = (await browser.cookies?.())?.length ?? 0;
+    return found;
+  },
+};
+
+const browser = await puppeteer.launch({ executablePath: given.chromium, args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--force-color-profile=srgb"] });
+try {
+  const found = await scenarios[scenario](browser);
+  console.log(JSON.stringify({ ...found, wrong }));
+} finally {
+  await browser.close();
+}

@@ -1,0 +1,187 @@
+"""The page in a real browser."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hpcagent as ha
+from hpcagent.workspace.client import Workspace
+
+pytestmark = pytest.mark.slow
+
+BAD = "<img src=x onerror=alert(1)><script>alert(2)</script><b>bold</b>"
+
+
+def campaign(workspace: Workspace, runs: int = 12) -> str:
+    """A campaign that has ended."""
+    begun = workspace.start("synthetic", changes={"until.max_runs": runs})
+    workspace.wait(begun["id"], 120)
+    return str(begun["id"])
+
+
+def asked_of_ada(workspace: Workspace, why: str) -> str:
+    """An approval that waits."""
+    with ha.Workspace(workspace.folder.root, as_="ada") as ada, pytest.raises(ha.BadInput) as refused:
+        ada.run("lj_argon", {"steps": 1000}, walltime_s=600, why=why)
+    return str(refused.value.approval)
+
+
+def test_every_view_is_accessible_and_fits_on_a_laptop_and_a_phone(workspace: Workspace, served: Callable, browse):
+    identity = campaign(workspace)
+    workspace.wait(workspace.run("synthetic", {"x": 0.3})["id"], 60)
+    asked_of_ada(workspace, "which timestep is fastest?")
+    views = {
+        "campaigns": ".card",
+        f"campaign/{identity}": ".part-answer .panel",
+        "runs": ".table .row",
+        "start/synthetic": "#submit",
+        "approvals": "article",
+        "costs": ".plain-table",
+        "sites": ".card",
+    }
+    found = browse(served(), "views", views=views)
+    assert found.pop("wrong") == []
+    assert len(found) == 3 * len(views)
+    for view, seen in found.items():
+        assert seen["axe"] == [], view
+        assert seen["wide"] <= 0, view
+        assert seen["title"], view
+
+
+def test_a_run_of_a_campaign_says_why_it_was_suggested(workspace: Workspace, page, browse):
+    found = browse(page, "run_of_a_campaign", campaign=campaign(workspace))
+    assert found["wrong"] == []
+    assert found["axe"] == []
+    assert (found["first"], found["second"]) == ("Run 10", "Run 9")
+    assert found["focus_back"]
+    assert "covers" in found["why"] or "By bayes" in found["why"]
+    assert found["sorted"].count("descending") == 1
+    assert found["third"].startswith("Run ")
+
+
+def test_ten_thousand_runs_are_counted_and_few_are_drawn(workspace: Workspace, served, browse):
+    write_runs(workspace.folder.root, 10_000)
+    found = browse(served(), "many", word="r-00077")
+    assert found["wrong"] == []
+    assert found["axe"] == []
+    assert found["all"]["count"] == "10001"
+    assert found["all"]["drawn"] < 60
+    assert (found["last"], found["first"]) == ("10001", "2")
+    assert found["filtered"]["count"] == "2"
+    assert found["asked"] < 40
+
+
+def write_runs(root: Path, runs: int) -> None:
+    """A journal of runs that have ended."""
+    cost = {"wall_s": 1.5, "node_hours": 1e-4}
+    with (root / "journal.jsonl").open("w") as file:
+        for i in range(runs):
+            identity, at = f"r-{i:05d}-abcdefghijkl", 1_790_000_000.0 + i
+            params = {"x": i / runs, "y": 0.5}
+            asked = {
+                "event": "asked",
+                "id": identity,
+                "kind": "run",
+                "owner": "root",
+                "app": "synthetic",
+                "site": "threads",
+            }
+            asked |= {"at": at, "work": f"w{i}", "request": {"node_hours": 0.1}, "manifest": {"params": params}}
+            result = {"metrics": {"value": i / 7}, "cost": cost, "units": {"value": "1"}}
+            ended = {
+                "event": "ended",
+                "id": identity,
+                "state": "completed",
+                "at": at + 2,
+                "result": result,
+                "node_hours": 1e-4,
+            }
+            file.write(json.dumps(asked) + "\n" + json.dumps(ended) + "\n")
+
+
+def test_texts_of_others_are_shown_as_they_are_and_run_nothing(workspace: Workspace, page, browse):
+    run = workspace.run("synthetic", {"x": 0.3}, label=BAD)["id"]
+    workspace.wait(run, 60)
+    folder = next(path for path in workspace.folder.work.iterdir() if path.is_dir())
+    (folder / "log.lammps").write_text(f"{BAD}\n")
+    asked_of_ada(workspace, BAD)
+    found = browse(page, "texts", run=run)
+    assert found["wrong"] == []
+    assert found["title"] == BAD
+    assert found["log"] == BAD
+    assert BAD in found["approval"]
+    assert found["made"] == 0
+    assert found["axe"] == []
+
+
+def test_a_form_names_what_is_wrong_estimates_and_starts(page, browse):
+    found = browse(page, "form")
+    assert found["wrong"] == []
+    assert found["error"] == "Must be at most 1"
+    assert (found["invalid"], found["focus"], found["mended"]) == ("true", "f-x", "")
+    assert "Nobody has to approve it" in found["estimate"]
+    assert found["axe"] == found["campaign_axe"] == []
+
+
+def test_what_one_page_approves_the_other_sees(workspace: Workspace, page, browse):
+    identity = asked_of_ada(workspace, "which timestep is fastest?")
+    found = browse(page, "live")
+    assert found["wrong"] == []
+    assert found["focus"] == "Approve"
+    assert found["badge"] is None
+    assert found["said"].startswith("Approved: a run of lj_argon")
+    decided = next(one for one in workspace.approvals() if one["id"] == identity)
+    assert (decided["state"], decided["note"]) == ("granted", "go ahead")
+
+
+def test_a_campaign_is_stopped_and_goes_on(workspace: Workspace, page, browse):
+    begun = workspace.start("synthetic", changes={"until.max_runs": 400, "fixed.run_time_s": 0.2})
+    found = browse(page, "stop_and_extend", campaign=begun["id"])
+    assert found["wrong"] == []
+    assert found["axe"] == []
+    assert (found["stopped"], found["stop_gone"]) == ("stopped", True)
+    assert 0 <= found["moving"] < 100
+    assert 0 < found["done"] < 400
+
+
+def test_without_a_token_nothing_is_shown(page, browse):
+    found = browse(page, "token", errors=["401"])
+    assert found["wrong"] == []
+    assert found["axe"] == []
+    assert found["cookies"] == 0
+    assert "token" not in found["url"]
+
+
+def test_the_page_comes_back_with_its_server(workspace: Workspace, served, browse, tmp_path: Path, monkeypatch):
+    page = served()
+    told: list[Any] = []
+    whole = subprocess.run
+
+    def run(words: list[str], **more: Any) -> Any:
+        """The browser while the server goes and comes."""
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as going:
+            assert going.stdout is not None
+            assert going.stdout.readline() == "READY\n"
+            page.end()
+            assert going.stdout.readline() == "AWAY\n"
+            workspace.run("synthetic", {"x": 0.77})
+            told.append(served(port=page.port))
+            out, err = going.communicate(timeout=120)
+        return subprocess.CompletedProcess(words, going.returncode, out, err)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    found = browse(page, "away", word="x = 0.77", errors=["ERR_", "401"])
+    monkeypatch.setattr(subprocess, "run", whole)
+    assert found["wrong"] == []
+    assert told
+
+
+if __name__ == "__main__":
+    write_runs(Path(sys.argv[1]), int(sys.argv[2]))
