@@ -21,6 +21,7 @@ GROUPS: tuple[str, ...] = (
     "fetch",
     "site_template",
     "workspace",
+    "tools",
     "mcp",
     "web",
 )

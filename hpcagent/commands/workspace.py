@@ -131,7 +131,7 @@ def _done(
     first, rest = given[0], given[1:]
     if what in ("run", "estimate"):
         app = str(Path(first).absolute()) if Path(first).is_file() else first
-        params = _params(app, rest)
+        params = _params(there, app, rest)
         if what == "estimate":
             return there.estimate(app, params, site=site, walltime_s=walltime_s)
         begun = there.run(app, params, site=site, walltime_s=walltime_s, why=why, again=again)
@@ -160,14 +160,20 @@ def _waited(there: Workspace, begun: dict[str, Any]) -> Any:
     return there.wait(begun["id"])
 
 
-def _params(app: str, words: list[str]) -> dict[str, Any]:
+def _params(there: Workspace, app: str, words: list[str]) -> dict[str, Any]:
     """Parameters as a person writes them, read by the app's contract."""
     from hpcagent.campaign.enqueued import point_in
-    from hpcagent.catalog import find_app
+    from hpcagent.catalog import app_names, find_app
+    from hpcagent.model.contract import Contract
 
     artifacts = dict(word.split("=", 1) for word in words if "=artifact:" in word)
     plain = [word for word in words if "=artifact:" not in word]
-    return {**point_in(find_app(app.partition("@")[0]).contract.space, plain), **artifacts}
+    name = app.partition("@")[0]
+    if name.isidentifier() and name not in app_names() and (there.folder.tools / f"{name}.json").is_file():
+        space = Contract.model_validate(there.describe(app)).space
+    else:
+        space = find_app(name).contract.space
+    return {**point_in(space, plain), **artifacts}
 
 
 def _changes(words: list[str]) -> dict[str, Any]:

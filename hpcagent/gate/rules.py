@@ -14,8 +14,9 @@ from hpcagent.model.texts import Name
 __all__ = ["ApprovalRule", "Caller", "Person", "Quota", "Right", "Rights", "Rules", "SiteRule"]
 
 Right = Literal["run", "read", "write", "approve", "see_all", "manage"]
-"""run: start and cancel one's own runs; read, write: resources and contexts, write also to tell events; approve:
-grant and deny; see_all: what belongs to others; manage: tools, people's quotas, retention, copies of resources."""
+"""run: start and cancel one's own runs; read, write: resources and contexts, write also to tell events and to
+register tools; approve: grant and deny, also tools; see_all: what belongs to others; manage: people's quotas,
+retention, copies of resources."""
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 

@@ -6,6 +6,7 @@ import re
 
 from hpcagent.catalog import app_names
 from hpcagent.gate.not_allowed import NotAllowed
+from hpcagent.workspace.client import Workspace
 
 __all__ = ["named", "site_name"]
 
@@ -23,14 +24,18 @@ def site_name(site: str) -> str:
     return site
 
 
-def named(app: str) -> str:
+def named(app: str, workspace: Workspace) -> str:
     """An app by the name that it has everywhere: never a path or a function, for which code would be read here.
+
+    Args:
+        app: Its name.
+        workspace: Its registered tools are apps as well; whether one may run the gate says.
 
     Raises:
         NotAllowed: There is none of that name.
     """
     name = app.partition("@")[0]
-    if not NAME.fullmatch(app) or name not in app_names():
+    if not NAME.fullmatch(app) or (name not in app_names() and not workspace.has_tool(name)):
         raise NotAllowed(
             "contract",
             "there is no app of that name",

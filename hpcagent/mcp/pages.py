@@ -10,6 +10,7 @@ from hpcagent import errors
 from hpcagent.catalog import look_up
 from hpcagent.mcp.callers import Caller
 from hpcagent.mcp.routes import ROUTES
+from hpcagent.model.contract import Contract
 from hpcagent.model.failures import MODES
 
 __all__ = ["INSTRUCTIONS", "PAGES", "Page"]
@@ -48,7 +49,9 @@ def _overview(caller: Caller) -> str:
 def _apps(caller: Caller) -> str:
     parts = ["# Apps\n\nThe whole contract of each is `app://NAME`.\n"]
     for one in caller.workspace.apps():
-        contract = look_up(one["name"]).contract
+        name = one["name"]
+        own = one.get("tool")
+        contract = Contract.model_validate(caller.workspace.describe(name)) if own else look_up(name).contract
         takes = ", ".join(
             f"`{p.name}` ({p.unit})" if p.kind != "text" else f"`{p.name}`" for p in contract.space.parameters
         )

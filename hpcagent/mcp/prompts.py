@@ -17,11 +17,11 @@ from mcp_types import INVALID_PARAMS, CompleteResult, Completion, InputRequiredR
 from pydantic import Field
 
 from hpcagent.campaign.record import list_configs
-from hpcagent.catalog import find_app
 from hpcagent.errors import HpcAgentError
 from hpcagent.mcp.callers import Caller, caller_now
 from hpcagent.mcp.said import DATA, clean, clean_text
 from hpcagent.mcp.threads import in_thread
+from hpcagent.model.contract import Contract
 
 __all__ = [
     "PROMPTS",
@@ -31,6 +31,7 @@ __all__ = [
     "generate_experiment_plan",
     "tune_my_input",
     "what_happened_in_this_campaign",
+    "write_a_tool",
 ]
 
 LONGEST = 2000
@@ -194,6 +195,57 @@ def _metrics(caller: Caller) -> list[str]:
 Values = Callable[[Caller], list[str]]
 
 
+EXAMPLE = '''\
+import math
+from typing import Annotated
+
+
+def arrhenius(temperature: Annotated[float, (300.0, 900.0), "K"], barrier: float = 1.0) -> float:
+    """Rate constant of a reaction by the law of Arrhenius.
+
+    Args:
+        temperature: Of the surface.
+        barrier: In eV, 0.1 to 3.
+
+    Returns:
+        In 1/s.
+    """
+    return 1e13 * math.exp(-barrier / (8.617333e-5 * temperature))
+
+
+def test_arrhenius():
+    assert arrhenius(600.0) < arrhenius(700.0)
+'''
+"""A text that passes all checks of a registered tool."""
+
+
+def write_a_tool(
+    caller: Caller,
+    what: Annotated[str, Field(description="What the tool is to compute, from what, with units.")],
+    agent: Annotated[str, Field(description="The agent that is to have it; empty: none.")] = "",
+) -> list[Message]:
+    """A tool from a plain description: written by a model, registered, tried, then approved by a person."""
+    give = f" with agent = {_quoted(agent)}" if agent else ""
+    taken = sorted(one["name"] for one in caller.workspace.tools())
+    return [
+        UserMessage(
+            f"Write a Python function as a tool of this workspace: {_quoted(what)}\n"
+            "1. list_apps: if an app does it already, say so and write none.\n"
+            "2. The function has a type for each argument and for what it returns, and a docstring in Google "
+            "style: what it does, Args, Returns, a unit in brackets for each number ([1] for a pure one), bounds "
+            "by Annotated[float, (low, high)]. Standard library, numpy and scipy. Nothing is done at the top of "
+            "the text. At least one function test_* holds it against a value that is known from elsewhere: say "
+            "from where.\n"
+            f"3. register_tool_from_code{give}; correct what it refuses. Names that are taken: "
+            f"{', '.join(taken) or 'none'}.\n"
+            "4. get_registered_tool until its tests have ended; show the text and what they say to the person, "
+            "who decides by decide_registered_tool or `hpcagent tools approve`.\n"
+            f"{RULES}"
+        ),
+        UserMessage(f"A text of the right form:\n\n```python\n{EXAMPLE}```"),
+    ]
+
+
 @dataclass(frozen=True)
 class Offered:
     """A prompt of the server.
@@ -214,6 +266,10 @@ class Offered:
         return self.function.__name__
 
 
+def _agents(caller: Caller) -> list[str]:
+    return [one["name"] for one in caller.workspace.agents()]
+
+
 def _fixed(*values: str) -> Values:
     return lambda caller: list(values)
 
@@ -228,6 +284,7 @@ PROMPTS = (
         {"engine": _fixed("espresso", "gpaw"), "tolerance_mev_per_atom": _fixed("1", "2", "5", "10")},
     ),
     Offered(what_happened_in_this_campaign, "What happened in this campaign", {"campaign_id": _campaigns}),
+    Offered(write_a_tool, "Write a tool", {"agent": _agents}),
 )
 
 
@@ -341,7 +398,7 @@ def _app_card(caller: Caller, app: str) -> dict[str, Any]:
     name = app.strip()
     if name not in _apps(caller):
         raise _wrong(f"there is no app {_quoted(app)} that you may use; list_apps has those that there are.")
-    contract = find_app(name).contract
+    contract = Contract.model_validate(caller.workspace.describe(name))
     space = contract.space.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     return {
         "name": contract.name,

@@ -18,6 +18,7 @@ from hpcagent.shown import CONTROL, plain
 __all__ = [
     "LONGEST_LINE",
     "LONGEST_NAME",
+    "UNSEEN",
     "Line",
     "Lines",
     "Name",
@@ -41,6 +42,8 @@ _UNSEEN = (
     "\u00ad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e007f"
 )
+UNSEEN = re.compile(f"[{_UNSEEN}]")
+"""One character that is not seen: of the category Cf, or one that has no business in a text."""
 _NOT_IN_LINES = re.compile(f"[\n\t{_UNSEEN}]|{CONTROL.pattern}")
 _NOT_IN_NAMES = re.compile(r'[/\\:*?"<>|]')
 # Names that Windows keeps for devices, with any ending: a folder that is copied there.

@@ -13,11 +13,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from hpcagent.catalog import find_app
 from hpcagent.errors import BadInput, HpcAgentError, NotPermitted
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.mcp.named import named
 from hpcagent.mcp.said import clean
+from hpcagent.model.contract import Contract
 from hpcagent.model.schema import input_schema
 from hpcagent.model.texts import as_name
 from hpcagent.web.asked import Asked, CampaignAsked, Decision, Explain, Extension, Nothing, RunAsked
@@ -160,10 +160,7 @@ class _Api:
 
     def app(self, at: Mapping[str, str], query: Mapping[str, str]) -> Any:
         """What a form is made of: the schema of an app's inputs, and its metrics."""
-        app = at["app"]
-        if app not in {one["name"] for one in self._ws.apps()}:
-            raise BadInput(f"there is no app {app[:80]!r} that you may use.", value=app[:80])
-        contract = find_app(app).contract
+        contract = Contract.model_validate(self._ws.describe(at["app"]))
         return clean(
             {
                 "name": contract.name,
@@ -186,7 +183,7 @@ class _Api:
 
     def start_run(self, at: Mapping[str, str], asked: RunAsked) -> Any:
         found = self._ws.run(
-            named(asked.app),
+            named(asked.app, self._ws),
             asked.params,
             site=asked.site,
             seed=asked.seed,
@@ -198,19 +195,19 @@ class _Api:
 
     def estimate_run(self, at: Mapping[str, str], asked: RunAsked) -> Any:
         rest = {"seed": asked.seed, "walltime_s": asked.walltime_s, "data_only": True}
-        return clean(self._ws.estimate(named(asked.app), asked.params, site=asked.site, **rest))
+        return clean(self._ws.estimate(named(asked.app, self._ws), asked.params, site=asked.site, **rest))
 
     def cancel(self, at: Mapping[str, str], asked: Nothing) -> Any:
         found = self._ws.cancel(at["id"])
         return clean({"state": found["state"], "how": found.get("how", "")})
 
     def start_campaign(self, at: Mapping[str, str], asked: CampaignAsked) -> Any:
-        text = _toml(asked)
+        text = _toml(asked, self._ws)
         found = self._ws.start(text, site=asked.site, why=asked.why, data_only=True, at_once=True)
         return {"id": found["id"], "state": found["state"], "found": found["found"]}
 
     def estimate_campaign(self, at: Mapping[str, str], asked: CampaignAsked) -> Any:
-        return clean(self._ws.estimate_campaign(_toml(asked), site=asked.site, data_only=True))
+        return clean(self._ws.estimate_campaign(_toml(asked, self._ws), site=asked.site, data_only=True))
 
     def stop(self, at: Mapping[str, str], asked: Nothing) -> Any:
         return {"state": self._ws.stop(at["id"], at_once=True)["state"]}
@@ -293,13 +290,13 @@ def _clean_columns(found: Mapping[str, Any]) -> dict[str, Any]:
     return rest | {"runs": runs}
 
 
-def _toml(asked: CampaignAsked) -> str:
+def _toml(asked: CampaignAsked, workspace: Workspace) -> str:
     """The campaign of a form, as data."""
     objective: dict[str, Any] = {asked.direction: asked.metric}
     limits = {name: one.model_dump(exclude_none=True) for name, one in asked.limits.items()}
     if limits:
         objective["subject_to"] = limits
-    app = named(asked.app)
+    app = named(asked.app, workspace)
     return campaign_toml(
         app,
         objective,

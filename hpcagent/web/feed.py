@@ -17,9 +17,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from hpcagent.catalog import find_app
+from hpcagent.catalog import packaged
 from hpcagent.errors import HpcAgentError
-from hpcagent.mcp.named import named
 from hpcagent.mcp.said import clean
 from hpcagent.workspace.client import Workspace
 
@@ -304,7 +303,5 @@ def _approval(one: Mapping[str, Any]) -> dict[str, Any]:
 @functools.lru_cache(maxsize=1000)
 def units_of(app: str) -> dict[str, str]:
     """Units of an app's parameters, where the app is one of the library's; for others they are not known here."""
-    try:
-        return {p.name: p.unit for p in find_app(named(app)).contract.space.parameters}
-    except HpcAgentError:
-        return {}
+    found = packaged(app.partition("@")[0])
+    return {p.name: p.unit for p in found.contract.space.parameters} if found is not None else {}

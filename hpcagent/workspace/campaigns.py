@@ -156,7 +156,8 @@ class Campaigns(Runs):
                 found, toml, reference = self._read(str(packaged_campaign(wanted)), changes)
                 check_values(found)
                 return found, toml, reference
-            text, reference = as_data(wanted, changes or {})
+            text, name = as_data(wanted, changes or {}, self.tools.has)
+            reference = self.referred(name)
         else:
             reference = self.referred(campaign["app"])
             text = str(campaign["toml"])

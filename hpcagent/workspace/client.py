@@ -19,6 +19,7 @@ from hpcagent import errors
 from hpcagent.apps.base import App
 from hpcagent.apps.invocation import Invocation
 from hpcagent.campaign.record import Campaign, load_campaign
+from hpcagent.catalog import packaged
 from hpcagent.contexts.contexts import Contexts
 from hpcagent.contexts.events import Events
 from hpcagent.elsewhere.detach import spawned
@@ -32,6 +33,7 @@ from hpcagent.workspace.folder import KEEPER, Folder, find_folder
 from hpcagent.workspace.service import CALLS, SERVED
 from hpcagent.workspace.shared import context_permit, may_read, opened_resources
 from hpcagent.workspace.sockets import Lines, connect
+from hpcagent.workspace.tool_calls import ToolCalls
 
 __all__ = ["Workspace", "traced"]
 
@@ -54,7 +56,7 @@ def traced(trace: str) -> Iterator[None]:
         _TRACE.reset(token)
 
 
-class Workspace:
+class Workspace(ToolCalls):
     """A workspace by its folder; its service is started when it is needed, and may end at any time.
 
     Args:
@@ -155,7 +157,7 @@ class Workspace:
         """
         return self._one(
             "run",
-            **asked(app, settings, resources),
+            **self._asked(app, settings, resources),
             params=dict(params or {}),
             site=site,
             site_kind=site_kind,
@@ -173,10 +175,35 @@ class Workspace:
     def estimate(self, app: str | App, params: Mapping[str, Any] | None = None, **more: Any) -> Answer:
         """What a run would take, and what the gate would say; nothing is run. Arguments as `run`."""
         settings, resources = more.pop("settings", None), more.pop("resources", None)
-        return self._one("estimate", **asked(app, settings, resources), params=dict(params or {}), **more)
+        return self._one("estimate", **self._asked(app, settings, resources), params=dict(params or {}), **more)
+
+    def _asked(
+        self, app: str | App, settings: Mapping[str, Any] | None, resources: Mapping[str, Any] | None
+    ) -> Answer:
+        """An app as the service is asked for it; a registered tool by its name."""
+        if isinstance(app, str) and app.partition("@")[0].isidentifier() and not Path(app).is_file():
+            name = app.partition("@")[0]
+            if packaged(name) is None and self.has_tool(name):
+                return {"app": app, "settings": dict(settings or {}), "resources": dict(resources or {})}
+        return asked(app, settings, resources)
+
+    def has_tool(self, name: str) -> bool:
+        """Whether there is a registered tool of that name, in whatever state."""
+        return name.isidentifier() and (self.folder.tools / f"{name}.json").is_file()
+
+    def _named(self, app: str | App) -> str:
+        """An app by a name that the service knows."""
+        wanted = self._asked(app, None, None)
+        if not isinstance(wanted["app"], str) or wanted["settings"] or wanted["resources"]:
+            raise BadInput(
+                f"{app if isinstance(app, str) else app.name!r} has no name that it has everywhere: "
+                "`bayesian_optimize` takes packaged apps as they are; `start` takes a campaign with any app.",
+                value=str(app),
+            )
+        return str(wanted["app"])
 
     def apps(self, query: str = "") -> Any:
-        """Apps that the caller may use: `name`, `version`, `description` of each.
+        """Apps and approved tools that the caller may use: `name`, `version`, `description` of each.
 
         Args:
             query: Words of name, description, kind, engine, parameters or metrics; those with all of them first.
@@ -470,7 +497,7 @@ class Workspace:
         """
         return self._one(
             "bayesian_optimize",
-            objective_function=_named(objective_function),
+            objective_function=self._named(objective_function),
             objective=dict(objective),
             budget=budget,
             search_space=search_space and dict(search_space),
@@ -878,17 +905,6 @@ def _new_file(path: Path) -> BinaryIO:
         raise BadInput(f"{path} is there already: name another file, or remove it.", value=str(path)) from None
     except OSError as error:
         raise BadInput(f"{path} cannot be written: {error.strerror}.", value=str(path)) from None
-
-
-def _named(app: str | App) -> str:
-    wanted = asked(app)
-    if not isinstance(wanted["app"], str) or wanted["settings"] or wanted["resources"]:
-        raise BadInput(
-            f"{app if isinstance(app, str) else app.name!r} has no name that it has everywhere: "
-            "`bayesian_optimize` takes packaged apps as they are; `start` takes a campaign with any app.",
-            value=str(app),
-        )
-    return str(wanted["app"])
 
 
 def _raised(error: Mapping[str, Any]) -> HpcAgentError:

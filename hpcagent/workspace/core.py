@@ -31,7 +31,6 @@ from hpcagent.workspace.app_search import found_by
 from hpcagent.workspace.catalysts import Catalysts, catalyst_data, plan_of
 from hpcagent.workspace.configured import changed_since, configured
 from hpcagent.workspace.counters import counters_of
-from hpcagent.workspace.following import Following
 from hpcagent.workspace.kept import Kept
 from hpcagent.workspace.only_data import check_only_data, check_words
 from hpcagent.workspace.plain_campaigns import check_changes
@@ -39,6 +38,7 @@ from hpcagent.workspace.rows import Row
 from hpcagent.workspace.rules_said import rules_words, site_line
 from hpcagent.workspace.runs import folder_of_site, size_of
 from hpcagent.workspace.shared import opened_resources
+from hpcagent.workspace.tools import Registered
 
 __all__ = ["Core"]
 
@@ -49,7 +49,7 @@ EXPIRE_S = 3600.0
 ELEMENT = re.compile(r"[A-Z][a-z]?")
 
 
-class Core(Following):
+class Core(Registered):
     """Everything that is asked of a workspace.
 
     Args:
@@ -141,6 +141,7 @@ class Core(Following):
             if isinstance(desk, Kept):
                 desk.look()
         self.catalysts.look(self.rows)
+        self.look_at_tools()
         if now - self._looked_at < LOOK_S:
             return
         self._looked_at = now
@@ -199,10 +200,18 @@ class Core(Following):
                 yield row
 
     def apps(self, caller: Caller, *, query: str = "") -> list[dict[str, Any]]:
-        """Apps that the caller may use; with a query those that it finds, the best first."""
+        """Apps and approved tools that the caller may use; with a query those that it finds, the best first."""
+        tools = self.tools_that_run(caller)
+        apps = [app for app in list_apps() if self.gate.may_use(caller, "apps", app.name)]
+        mark = {app.name: {"tool": True} for app in tools}
         return [
-            {"name": app.name, "version": app.contract.version, "description": app.contract.description}
-            for app in found_by([app for app in list_apps() if self.gate.may_use(caller, "apps", app.name)], query)
+            {
+                "name": app.name,
+                "version": app.contract.version,
+                "description": app.contract.description,
+                **mark.get(app.name, {}),
+            }
+            for app in found_by([*apps, *tools], query)
         ]
 
     def catalyst(
@@ -398,7 +407,7 @@ class Core(Following):
     @property
     def busy(self) -> bool:
         """Whether something is under way."""
-        if self.questions.busy or self.catalysts.busy:
+        if self.questions.busy or self.catalysts.busy or self.tries:
             return True
         return any(desk.busy for desk in self._desks.values())
 
@@ -413,6 +422,7 @@ class Core(Following):
                 return
             self._closed = True
             self._turn.notify_all()
+            self.try_no_more()
             desks = list(self._desks.values())
         for desk in desks:
             with contextlib.suppress(HpcAgentError):

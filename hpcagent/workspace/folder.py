@@ -74,6 +74,8 @@ class Folder:
         campaigns: A run directory for each campaign.
         sites: What each site writes.
         apps: Apps that came along with a call, by their content.
+        tools: Tools that were registered: texts and records.
+        agents: Agents: role texts and the tools that each has.
         service: `service.json`: which process serves it, and where.
         log: What that process prints.
     """
@@ -86,6 +88,8 @@ class Folder:
         self.campaigns = root / "campaigns"
         self.sites = root / "sites"
         self.apps = root / "apps"
+        self.tools = root / "tools"
+        self.agents = root / "agents"
         self.service = root / "service.json"
         self.log = root / "service.log"
 

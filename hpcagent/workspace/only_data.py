@@ -38,7 +38,8 @@ def check_only_data(app: App, params: Mapping[str, Any], settings: Mapping[str, 
 
     A setting may be a script, a command, a calculator or a folder; only those that are numbers, or words that are
     known to be no more, are taken. A text among the parameters is a choice of the contract, or could be no name of
-    a file, whatever folder it is looked for in; `artifact:RUN/PATH` is a file of a run.
+    a file, whatever folder it is looked for in, unless the app runs where it sees none; `artifact:RUN/PATH` is a
+    file of a run.
 
     Raises:
         NotAllowed: It does.
@@ -64,7 +65,9 @@ def check_only_data(app: App, params: Mapping[str, Any], settings: Mapping[str, 
             continue
         begin = SOURCES.get((app.name, name))
         free = name in TEXTS.get(app.name, ()) or (app.name.startswith("plot_") and name in TEXT_OF_PLOTS)
-        path = _PATH.match(value) or (not free and _FILE.search(value))
+        reads = app.settings.get("reads", ())
+        free = free or (_boxed(app) and name not in reads)
+        path = name in reads or _PATH.match(value) or (not free and _FILE.search(value))
         if path or (begin is not None and not value.startswith(begin)):
             raise NotAllowed(
                 "contract",
@@ -94,6 +97,12 @@ def check_words(values: Mapping[str, Any]) -> None:
                 allowed="a text without slash, line break and ending (.txt)",
                 do="correct it and ask again",
             )
+
+
+def _boxed(app: App) -> bool:
+    """Whether its runs see no file of this machine, whatever their parameters name."""
+    sandbox = app.settings.get("sandbox")
+    return isinstance(sandbox, Mapping) and sandbox.get("require") == "bubblewrap" and not sandbox.get("read")
 
 
 def _is_choice(app: App, name: str, value: str) -> bool:

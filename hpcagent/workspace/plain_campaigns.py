@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,12 +67,15 @@ def packaged_campaign(name: str) -> Path:
     return known[name]
 
 
-def as_data(text: str, changes: Mapping[str, Any]) -> tuple[str, str]:
+def as_data(
+    text: str, changes: Mapping[str, Any], registered: Callable[[str], bool] = lambda name: False
+) -> tuple[str, str]:
     """The TOML of a campaign as it is to be run, and the name of its app, once both are seen to be data only.
 
     Args:
         text: The TOML.
         changes: Dotted key -> value; each is checked as if it stood there.
+        registered: Whether a name is that of a registered tool, which is an app as well.
 
     Raises:
         NotAllowed: It is no TOML, or it names code or a file.
@@ -83,7 +86,9 @@ def as_data(text: str, changes: Mapping[str, Any]) -> tuple[str, str]:
         table = parse_toml(text, "campaign")
     except BadInput as error:
         raise NotAllowed("contract", error.message, field="campaign", do="correct the TOML") from None
-    _check(table)
+    named = table.get("app")
+    tool = isinstance(named, str) and NAME.fullmatch(named) is not None and registered(named.partition("@")[0])
+    _check({key: value for key, value in table.items() if not (tool and key == "app")})
     check_changes(changes)
     app = changes.get("app", table.get("app"))
     if app is None:

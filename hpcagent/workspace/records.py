@@ -71,6 +71,7 @@ class Records:
         self._took_at: dict[tuple[str, str], Took] = {}  # of a site and an app
         self._share_of_node: dict[tuple[str, str], float] = {}
         self.news: list[str] = []
+        self.tool_seals: dict[tuple[str, str], str] = {}  # (name, version) -> seal of the record that was approved
         self.accounts = Accounts()
         self.events = Events(root / "events", may_see=self._may_see)
         self._owner = Caller(name=own_name(), role="admin")
@@ -137,6 +138,10 @@ class Records:
                 self.accounts.settle(row.owner, row.id, event["node_hours"], event["usd"])
             elif kind.startswith("approval_"):
                 self.approvals.replay(event)
+            elif kind == "tool_approved":
+                self.tool_seals[event["name"], event["version"]] = event["seal"]
+            elif kind == "tool_rejected":
+                self.tool_seals.pop((event["name"], event["version"]), None)
             elif kind == "damaged":
                 self.damaged += 1
         except (KeyError, TypeError, ValueError, AttributeError):

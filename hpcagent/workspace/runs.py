@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from hpcagent.apps.invocation import Invocation
 from hpcagent.apps.made_with import changed_files
 from hpcagent.apps.modes import MODE
 from hpcagent.apps.worker import final_result
-from hpcagent.catalog import find_app, packaged
+from hpcagent.catalog import app_names, find_app, packaged
 from hpcagent.contexts.admitted import secret_in, unsecret
 from hpcagent.errors import BadInput, HpcAgentError, StoreError
 from hpcagent.gate.not_allowed import NotAllowed
@@ -28,10 +29,12 @@ from hpcagent.gate.rules import Caller
 from hpcagent.model.base import build, canonical_json
 from hpcagent.model.contract import Resources
 from hpcagent.model.records import Manifest, Result
+from hpcagent.registry.contract import app_of, as_texts
+from hpcagent.registry.store import Change, Tools, split_version
 from hpcagent.shown import plain
 from hpcagent.sites.limits import check, executor_for
 from hpcagent.sites.profiles import find_profile
-from hpcagent.workspace.app_store import STORED, AppStore, code_key
+from hpcagent.workspace.app_store import STORED, AppStore, code_key, packed
 from hpcagent.workspace.artifacts import list_files, read_piece, tail_of
 from hpcagent.workspace.configured import configured
 from hpcagent.workspace.desk import Desk, Job
@@ -67,6 +70,15 @@ class Runs(Records):
         self._apps: dict[str, App] = {}
         self._kinds: dict[str, str] = {}  # of the profiles that were seen
         self.store = AppStore(self.folder.apps)
+        self.tool_changes: deque[Change] = deque()  # what was edited by hand, until it is told
+        self.tools = Tools(
+            self.folder.tools,
+            taken=app_names,
+            owner=self._owner.name,
+            pins=lambda name, version: self.tool_seals.get((name, version)),
+            told=self.tool_changes.append,
+            clock=clock,
+        )
         self._progress = Progress(self._workdir, clock)
         self._drawing: set[tuple[str, str, int]] = set()  # seeds of simulations that are being asked for
         self._late: list[tuple[Row, Result, float]] = []  # results that are not in the journal yet
@@ -86,6 +98,9 @@ class Runs(Records):
                 return self.store.app(reference)
             if reference in self._apps:
                 return self._apps[reference]
+            tool = self.tool_app(reference)
+            if tool is not None:
+                return tool
             if is_function(reference):
                 raise BadInput(
                     f"the service imports no code: {reference!r} goes along with a call of ha.Workspace or of "
@@ -110,12 +125,28 @@ class Runs(Records):
         Raises:
             NotAllowed: What came along is no app.
         """
-        if isinstance(app, str):
-            return app
         try:
-            return self.store.put(app)
+            if not isinstance(app, str):
+                return self.store.put(app)
+            # Kept as it was approved: whoever runs it compares the digest of the text.
+            tool = self.tool_app(app)
+            return app if tool is None else self.store.put(packed(tool))
         except BadInput as error:
-            raise NotAllowed("contract", error.message, field="app") from None
+            named = {"value": app, "do": "list_tools says how each tool stands"} if isinstance(app, str) else {}
+            raise NotAllowed("contract", error.message, field="app", **named) from None
+
+    def tool_app(self, reference: str) -> App | None:
+        """The app of a registered tool, by `NAME` or `NAME@VERSION`; None: there is no tool of that name.
+
+        Raises:
+            BadInput: There is, and it may not run: it is not approved, or its files are others than were approved.
+        """
+        name = split_version(reference)[0]
+        if name in app_names() or not self.tools.has(name):
+            return None
+        record, path = self.tools.approved(reference)
+        assert record.contract is not None  # of a text that was approved
+        return app_of(record.contract, path, sha256=record.sha256, version=record.version, sandbox=record.sandbox)
 
     def request(
         self,
@@ -140,6 +171,7 @@ class Runs(Records):
             NotAllowed: Which field, which value, what is allowed.
         """
         found = self.app(app)
+        params = as_texts(found, params)
         if data_only:
             check_only_data(found, params, settings or {})
             _refuse_files(found, params)

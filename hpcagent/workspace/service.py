@@ -82,6 +82,16 @@ CALLS: dict[str, Callable[..., Any]] = {
     "campaign_runs": Core.campaign_runs,
     "campaign_run": Core.campaign_run,
     "jobs": Core.jobs,
+    "describe": Core.describe,
+    "register_tool": Core.register_tool,
+    "list_tools": Core.list_tools,
+    "get_tool": Core.get_tool,
+    "decide_tool": Core.decide_tool,
+    "remove_tool": Core.remove_tool,
+    "assign_tool": Core.assign_tool,
+    "add_agent": Core.add_agent,
+    "remove_agent": Core.remove_agent,
+    "list_agents": Core.list_agents,
 }
 """What may be asked: each is called with the caller and the arguments of the request."""
 

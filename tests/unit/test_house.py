@@ -35,7 +35,7 @@ FLOORS = {
             ("reports",),
             ("elsewhere", "replays"),
             ("runs",),
-            ("tuning", "materials"),
+            ("tuning", "materials", "registry"),
             ("workspace",),
             ("mcp",),
             ("web",),
@@ -90,7 +90,7 @@ ROOMS = {
     "rich": ("campaign", "cli", "commands"),
     "typer": ("cli", "commands"),
     "pytest": ("testing",),
-    "subprocess": ("apps", "science", "sites", "elsewhere", "campaign", "testing"),
+    "subprocess": ("apps", "science", "sites", "elsewhere", "campaign", "testing", "registry"),
 }
 
 

@@ -96,6 +96,7 @@ def executable(
     success: Sequence[int] = (0,),
     artifacts: Mapping[str, str] | None = None,
     remove: Sequence[str] = (),
+    reads: Sequence[str] = (),
     resources: Resources | None = None,
     resources_from: Mapping[str, str] | None = None,
     estimated_runtime_s: float = 1.0,
@@ -135,6 +136,7 @@ def executable(
         success: Exit codes that mean success.
         artifacts: Name -> file, or pattern of files, that a run must have written.
         remove: Patterns of files that are removed when a run has succeeded; artifacts stay.
+        reads: Parameters that are paths of files, which the program may read also in a sandbox.
         resources: What one run occupies: ranks, threads, walltime.
         resources_from: Resource -> the parameter that decides it, e.g. `{"ranks_per_node": "ranks"}`.
         estimated_runtime_s: Expected wall time of one run, in seconds.
@@ -176,6 +178,7 @@ def executable(
         "success": success,
         "artifacts": _given(artifacts),
         "remove": remove,
+        "reads": tuple(reads),
         "resources": resources or Resources(),
         "resources_from": _given(resources_from),
         "estimated_runtime_s": estimated_runtime_s,
@@ -308,6 +311,11 @@ def _app(said: ProgramFile, space: Space, folder: Path, where: str, *, source: s
         **settings_files,
     }
     # Absent where there is none: the digests of other apps stay as they were.
+    for name in said.reads:
+        if name not in space or space[name].kind not in ("text", "choice"):
+            raise BadInput(f"{where}, reads: {name!r} is no parameter that is a text or a file.", value=name)
+    if said.reads:
+        settings["reads"] = list(said.reads)
     if said.sandbox is not None:
         settings["sandbox"] = said.sandbox.model_dump(mode="json")
     if said.container is not None:

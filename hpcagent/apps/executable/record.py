@@ -400,6 +400,7 @@ class ProgramFile(Record):
         success: Exit codes that mean success.
         artifacts: Name -> file, or pattern of files, that a run must have written.
         remove: Patterns of files that are removed when a run has succeeded; artifacts stay.
+        reads: Parameters that are paths of files, which the program may read also in a sandbox.
         resources: What one run occupies.
         resources_from: Resource -> the parameter that decides it.
         estimated_runtime_s: Expected wall time of one run, in seconds.
@@ -429,6 +430,7 @@ class ProgramFile(Record):
     success: tuple[Annotated[int, Field(ge=0, le=255)], ...] = (0,)
     artifacts: dict[str, str] = {}
     remove: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
     resources: Resources = Resources()
     resources_from: dict[str, str] = {}
     estimated_runtime_s: float = 1.0

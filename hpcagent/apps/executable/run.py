@@ -56,6 +56,7 @@ def executable_run(run: Run, **params: float | int | str) -> Outcome:
     settings = run.settings
     values = _values(run, params)
     with place_of(run) as place:
+        place.read += _read_by(run, params)
         there = run if place.folder == run.workdir else replace(run, workdir=place.folder)
         _place_files(there, values)
         contained = settings.get("container") is not None
@@ -143,6 +144,17 @@ def _place_files(run: Run, values: Mapping[str, Any]) -> None:
                 name="MissingFile",
                 repair="put it back; the workers must see it where the app was made",
             ) from None
+
+
+def _read_by(run: Run, params: Mapping[str, Any]) -> list[str]:
+    """Files that parameters name, which a program in a sandbox is shown."""
+    named = [
+        (name, Path(str(params[name])).absolute()) for name in run.settings.get("reads", ()) if name in params
+    ]
+    for name, path in named:
+        if not path.is_file():
+            raise AppFailed(f"{name}: {path}: no such file.", kind="contract", name="MissingFile")
+    return [str(path) for _, path in named]
 
 
 def _arguments(settings: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:

@@ -9,6 +9,7 @@ from hpcagent.mcp.tools import (
     catalysts,
     enquiries,
     events,
+    registry,
     runs,
     simulations,
     slurm,
@@ -16,4 +17,4 @@ from hpcagent.mcp.tools import (
 
 __all__ = ["MODULES"]
 
-MODULES = (runs, again, campaigns, enquiries, simulations, slurm, catalysts, events, admin)
+MODULES = (runs, again, campaigns, enquiries, simulations, slurm, catalysts, events, registry, admin)

@@ -256,7 +256,7 @@ def bayesian_optimize(
     """Look for the best point of an app with Gaussian processes: a campaign, as by start_campaign."""
     return _handle(
         caller.workspace.bayesian_optimize(
-            named(objective_function),
+            named(objective_function, caller.workspace),
             objective,
             budget,
             search_space=search_space or None,

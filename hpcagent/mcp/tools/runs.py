@@ -148,14 +148,16 @@ class Status(Answer):
     progress: Progress | None = Field(description="null: it does not run, or nothing is known.")
 
 
-def kind_of(kind: str, params: LammpsParams | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def kind_of(kind: str, params: LammpsParams | Mapping[str, Any], caller: Caller) -> tuple[str, dict[str, Any]]:
     """The app and its parameters of a kind: `lammps` is `lj_argon`, `synthetic` the landscape with as many.
 
     Raises:
         NotAllowed: A parameter is missing, unknown or out of its bounds.
     """
     if kind not in ("lammps", "synthetic"):
-        return named(kind), params.model_dump() if isinstance(params, LammpsParams) else dict(params)
+        return named(kind, caller.workspace), params.model_dump() if isinstance(params, LammpsParams) else dict(
+            params
+        )
     try:
         asked = params if isinstance(params, LammpsParams) else LammpsParams.model_validate(params)
     except ValidationError as error:
@@ -193,7 +195,7 @@ def list_apps(
         ),
     ] = "",
 ) -> AppList:
-    """Apps that may be run here: name, version and what each does. describe_app has parameters and units."""
+    """Apps and registered tools that may be run here: name, version, description. describe_app has parameters."""
     apps = caller.workspace.apps(query)
     hint = "" if apps else NOTHING.format(query=query, many=len(caller.workspace.apps()))
     return AppList(apps=[AppLine(**one) for one in apps], hint=hint)
@@ -229,8 +231,7 @@ def describe_app(caller: Caller, app: Annotated[str, Field(description="Its name
     """An app's contract: parameters with units, bounds and defaults, metrics with units, cost, failures."""
     if app not in {one["name"] for one in caller.workspace.apps()}:
         raise BadInput(f"there is no app {app!r} that you may use; list_apps has those that there are.", value=app)
-    contract = find_app(app).contract
-    data = contract.model_dump(mode="json")
+    data = caller.workspace.describe(app)
     space = data.pop("space")
     return AppCard(
         **{**data, **{k: v for k, v in space.items() if k != "parameters"}, "parameters": space["parameters"]}
@@ -255,7 +256,7 @@ def estimate(
 
     Takes what run_job takes, and checks the same.
     """
-    app, values = kind_of(kind, params)
+    app, values = kind_of(kind, params, caller)
     return Estimate(
         **caller.workspace.estimate(
             app,
@@ -308,7 +309,7 @@ def run_job(
 
     lammps: solid argon, 864 atoms; synthetic: a landscape that costs nothing; else an app of list_apps.
     """
-    app, values = kind_of(kind, params)
+    app, values = kind_of(kind, params, caller)
     return handle_of(
         caller.workspace.run(
             app,

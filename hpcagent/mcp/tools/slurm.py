@@ -51,7 +51,7 @@ def submit_slurm(
     """
     return handle_of(
         caller.workspace.run(
-            named(spec.app),
+            named(spec.app, caller.workspace),
             spec.params,
             site=spec.site,
             site_kind="slurm",

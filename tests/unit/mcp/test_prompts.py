@@ -32,6 +32,7 @@ def test_every_prompt_says_what_it_is_for_and_what_it_takes(drive, follow):
         "tune_my_input",
         "converge_my_dft",
         "what_happened_in_this_campaign",
+        "write_a_tool",
     }
     for one in prompts.values():
         assert one.description and one.title

@@ -1,0 +1,204 @@
+"""A docstring in Google style: what a function does, its arguments, what it returns, with units and ranges."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import dataclass, field
+
+from hpcagent.errors import BadInput
+from hpcagent.units import measure
+
+__all__ = ["Docstring", "Entry", "known_unit", "read_docstring", "unit_in"]
+
+_SECTION = re.compile(
+    r"(Args|Arguments|Parameters|Returns|Return|Yields|Raises|Examples?|Notes?|References?|Attributes):[ \t]*\Z"
+)
+_ENTRY = re.compile(r"\*{0,2}(?P<name>[A-Za-z_]\w*)[ \t]*(?:\((?P<type>[^)]*)\))?[ \t]*:(?P<text>.*)\Z", re.S)
+_ALIKE = {"Arguments": "Args", "Parameters": "Args", "Return": "Returns", "Examples": "Example"}
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_RANGES = (
+    re.compile(rf"\bbetween ({_NUMBER}) and ({_NUMBER})"),
+    re.compile(rf"(?<![\w.])({_NUMBER}) to ({_NUMBER})(?![\w.]*\w)"),
+    re.compile(rf"\[({_NUMBER}), ?({_NUMBER})\]"),
+)
+_IN_BRACKETS = re.compile(r"\[([^\[\]]{1,40})\]")
+_IN_WORDS = re.compile(r"\b[Ii]n (\S{1,40})")
+_PURE = re.compile(r"\b(dimensionless|unitless|pure number|number of|ratio|fraction|share)\b", re.IGNORECASE)
+WORDS = {
+    "kelvin": "K",
+    "kelvins": "K",
+    "second": "s",
+    "seconds": "s",
+    "milliseconds": "ms",
+    "microseconds": "us",
+    "nanoseconds": "ns",
+    "picoseconds": "ps",
+    "femtoseconds": "fs",
+    "minutes": "min",
+    "angstroms": "angstrom",
+    "ångström": "angstrom",
+    "nanometers": "nm",
+    "nanometres": "nm",
+    "micrometers": "um",
+    "millimeters": "mm",
+    "centimeters": "cm",
+    "meters": "m",
+    "metres": "m",
+    "electronvolt": "eV",
+    "electronvolts": "eV",
+    "joule": "J",
+    "joules": "J",
+    "pascal": "Pa",
+    "pascals": "Pa",
+    "bars": "bar",
+    "atmospheres": "atm",
+    "percent": "%",
+    "degrees": "deg",
+    "kilograms": "kg",
+    "grams": "g",
+    "moles": "mol",
+    "hertz": "Hz",
+    "tesla": "T",
+}
+"""Units as they are written out, and as the library writes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a docstring says of one argument or of one returned value.
+
+    Attributes:
+        text: In words.
+        kind: The type in parentheses; empty if there is none.
+    """
+
+    text: str
+    kind: str = ""
+
+    @property
+    def unit(self) -> str:
+        """The unit that it names; empty if it names none."""
+        return unit_in(self.text)
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """The range that it names: `300 to 900`, `between 0 and 1`, `[0, 1]`."""
+        for pattern in _RANGES:
+            found = pattern.search(self.text)
+            if found is not None:
+                low, high = float(found[1]), float(found[2])
+                return (low, high) if low < high else None
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Docstring:
+    """A docstring, in parts.
+
+    Attributes:
+        summary: Its first paragraph, on one line.
+        about: What stands between the summary and the first section.
+        args: Name -> what is said of it.
+        returns: What is said of the returned value as a whole.
+        keys: Of a returned table: key -> what is said of it.
+        attributes: Of a class: name -> what is said of it.
+        example: Whether it has examples that can be run (`>>>`).
+    """
+
+    summary: str = ""
+    about: str = ""
+    args: dict[str, Entry] = field(default_factory=dict)
+    returns: str = ""
+    keys: dict[str, Entry] = field(default_factory=dict)
+    attributes: dict[str, Entry] = field(default_factory=dict)
+    example: bool = False
+
+
+def read_docstring(text: str | None) -> Docstring:
+    r"""Read a docstring.
+
+    Example:
+        >>> found = read_docstring("Rate.\n\nArgs:\n    t: In K, 300 to 900.\n\nReturns:\n    In 1/s.")
+        >>> found.args["t"].unit, found.args["t"].bounds, unit_in(found.returns)
+        ('K', (300.0, 900.0), '1/s')
+    """
+    if not text or not text.strip():
+        return Docstring()
+    parts: dict[str, list[str]] = {"": []}
+    here = ""
+    for line in inspect.cleandoc(text).splitlines():
+        head = _SECTION.match(line)
+        if head is not None:
+            here = _ALIKE.get(head[1], head[1])
+            parts.setdefault(here, [])
+        else:
+            parts[here].append(line)
+    first, _, rest = "\n".join(parts[""]).strip().partition("\n\n")
+    returned = inspect.cleandoc("\n".join(["", *parts.get("Returns", [])])).strip()
+    return Docstring(
+        summary=" ".join(first.split()),
+        about=rest.split(">>>")[0].strip(),
+        args=_entries(parts.get("Args", [])),
+        returns=" ".join(returned.split()),
+        keys=_entries(parts.get("Returns", [])),
+        attributes=_entries(parts.get("Attributes", [])),
+        example=">>>" in text,
+    )
+
+
+def _entries(lines: list[str]) -> dict[str, Entry]:
+    """The entries of a section; what is indented more goes on with the one above."""
+    text = inspect.cleandoc("\n".join(["", *lines]))
+    whole: list[str] = []
+    for line in text.splitlines():
+        if line[:1].isspace() and whole:
+            whole[-1] += f" {line.strip()}"
+        elif line.strip():
+            whole.append(line.strip())
+    found = {}
+    for one in whole:
+        entry = _ENTRY.match(one)
+        if entry is not None:
+            found[entry["name"]] = Entry(entry["text"].strip(), (entry["type"] or "").strip())
+    return found
+
+
+def known_unit(unit: str) -> bool:
+    """Whether the library can convert a unit."""
+    if not unit:
+        return False
+    try:
+        measure(unit)
+    except BadInput:
+        return False
+    return True
+
+
+def unit_in(text: str) -> str:
+    """The unit that a text names, in brackets or in words; empty if it names none.
+
+    Example:
+        >>> unit_in("Temperature [K], 300 to 900."), unit_in("In kelvin."), unit_in("A ratio."), unit_in("Warm.")
+        ('K', 'K', '1', '')
+    """
+    brackets = [one.strip() for one in _IN_BRACKETS.findall(text)]
+    for one in brackets:
+        found = _as_unit(one)
+        if found:
+            return found
+    for word in _IN_WORDS.findall(text):
+        found = _as_unit(word.rstrip(".,;:)"))
+        if found:
+            return found
+    if _PURE.search(text):
+        return "1"
+    # In brackets it is meant as a unit, also one that nobody can convert.
+    return next((one for one in brackets if re.fullmatch(r"[A-Za-z%][\w/^*. -]{0,30}", one)), "")
+
+
+def _as_unit(word: str) -> str:
+    if word in ("-", "1", "none"):
+        return "1"
+    named = WORDS.get(word.lower(), word)
+    return named if known_unit(named) and not named.isdigit() else ""

@@ -1,0 +1,146 @@
+"""Tools that are shared: a folder or git repository with texts and digests. What comes from there is pending.
+
+digests.json        {"format": 1, "tools": {"NAME": {"version": "1.0.0", "sha256": "..."}}}
+NAME.py  NAME.json  text; record, for people to read: who approved it there decides nothing here
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcagent.errors import BadInput
+from hpcagent.registry.files import read_own
+from hpcagent.registry.record import digest_of
+from hpcagent.store.files import make_folder, write_whole
+
+__all__ = ["DIGESTS", "read_shared", "write_shared"]
+
+DIGESTS = "digests.json"
+FORMAT = 1
+MOST = 500
+GIT_S = 300.0
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,59}\Z")
+_ADDRESS = re.compile(r"(?:https|ssh|file)://|[\w.-]+@[\w.-]+:|.*\.git/?\Z")
+# Nothing of a repository that comes from elsewhere is run: no hooks, no helpers that it names.
+_SAFE = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "protocol.ext.allow=never")
+
+
+def write_shared(folder: Path, tools: Sequence[Mapping[str, Any]], *, commit: str = "") -> list[str]:
+    """Write tools into a folder; those that are there under other names stay.
+
+    Args:
+        folder: Made if it is not there.
+        tools: Cards with `text`.
+        commit: Message; empty: nothing is committed.
+
+    Returns:
+        `NAME@VERSION` of each.
+
+    Raises:
+        BadInput: One is not approved, or git refuses.
+    """
+    for one in tools:
+        if not one["usable"]:
+            raise BadInput(f"{one['name']} is {one['problem'] or one['state']}; approved tools are shared.")
+    make_folder(folder)
+    known = _digests(folder) if (folder / DIGESTS).exists() else {}
+    for one in tools:
+        known[one["name"]] = {"version": one["version"], "sha256": one["sha256"]}
+        write_whole(folder / f"{one['name']}.py", one["text"])
+        about = {name: value for name, value in one.items() if name not in ("text", "problem", "usable", "agents")}
+        write_whole(folder / f"{one['name']}.json", json.dumps(about, indent=1) + "\n")
+    write_whole(folder / DIGESTS, json.dumps({"format": FORMAT, "tools": known}, indent=1, sort_keys=True) + "\n")
+    if commit:
+        if not (folder / ".git").exists():
+            _git(["init", "--quiet", str(folder)])
+        files = [DIGESTS, *(f"{one['name']}.{end}" for one in tools for end in ("py", "json"))]
+        _git(["-C", str(folder), "add", "--", *files])
+        if _git(["-C", str(folder), "status", "--porcelain", "--", *files]):
+            _git(["-C", str(folder), "commit", "--quiet", "--message", commit, "--", *files])
+    return [f"{one['name']}@{one['version']}" for one in tools]
+
+
+def read_shared(source: str | Path) -> list[tuple[str, str, str]]:
+    """Tools of a folder or git repository: name, text, where it is from.
+
+    Args:
+        source: A folder, or an address: `https://...`, `ssh://...`, `git@host:...`, `file://...`, `....git`.
+
+    Raises:
+        BadInput: It is none, git refuses, or a text is not the one of its digest.
+    """
+    if not Path(source).is_dir() and _ADDRESS.match(str(source)):
+        with tempfile.TemporaryDirectory(prefix="hpcagent-tools-") as folder:
+            _git(
+                ["clone", "--quiet", "--depth", "1", "--no-recurse-submodules", "--", str(source), f"{folder}/it"]
+            )
+            revision = _git(["-C", f"{folder}/it", "rev-parse", "HEAD"]).strip()
+            return list(_read(Path(folder) / "it", f"{_without_password(str(source))} at {revision[:12]}"))
+    # Its name only: the path is nobody's business who reads the record.
+    return list(_read(Path(source), f"the folder {Path(source).absolute().name}"))
+
+
+def _read(folder: Path, where: str) -> Iterator[tuple[str, str, str]]:
+    for name, about in sorted(_digests(folder).items()):
+        text = read_own(folder / f"{name}.py", anybodys=True)
+        if digest_of(text) != about["sha256"]:
+            raise BadInput(
+                f"{where}: {name}.py has the SHA-256 {digest_of(text)[:12]}..., and {DIGESTS} says "
+                f"{about['sha256'][:12]}...: it was changed since it was exported.",
+                value=name,
+            )
+        yield name, text, f"imported from {where}, {name}@{about['version']}"
+
+
+def _digests(folder: Path) -> dict[str, dict[str, str]]:
+    path = folder / DIGESTS
+    if not path.is_file():
+        raise BadInput(f"{folder} has no {DIGESTS}: it is no folder of shared tools.", value=str(folder))
+    try:
+        data = json.loads(read_own(path, anybodys=True))
+        if data["format"] != FORMAT or len(data["tools"]) > MOST:
+            raise ValueError(f"its format is not {FORMAT}, or it has more than {MOST} tools")
+        found = {
+            str(n): {"version": str(a["version"]), "sha256": str(a["sha256"])} for n, a in data["tools"].items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BadInput(f"{path} is no table of shared tools: {error}.", value=str(path)) from None
+    for name in found:
+        if not _NAME.match(name):
+            raise BadInput(f"{path}: {name[:80]!r} is no name of a tool.", value=name[:80])
+    return found
+
+
+def _git(words: Sequence[str]) -> str:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    env |= {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "https:ssh:file"}
+    try:
+        done = subprocess.run(
+            ["git", *_SAFE, *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=GIT_S,
+            check=False,
+            env=env,
+        )
+    except FileNotFoundError:
+        raise BadInput("git is not on the PATH; a folder will do as well.") from None
+    except subprocess.TimeoutExpired:
+        raise BadInput(f"git did not end within {GIT_S:g} s.") from None
+    if done.returncode:
+        said = _without_password(" ".join(done.stderr.split()))[-300:]
+        raise BadInput(f"git {words[0] if words[0] != '-C' else words[2]} failed: {said or 'it said nothing'}.")
+    return done.stdout
+
+
+def _without_password(text: str) -> str:
+    return re.sub(r"(\w+://)[^/@\s]+@", r"\1", text)
