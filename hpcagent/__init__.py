@@ -57,6 +57,7 @@ _WHERE = {
     "run_async": "hpcagent.campaign.awaited",
     "Space": "hpcagent.model.space",
     "submit": "hpcagent.elsewhere.submit",
+    "Supervisor": "hpcagent.agents.supervisor",
     "Sweep": "hpcagent.campaign.sweep",
     "Text": "hpcagent.model.space",
     "tune": "hpcagent.tuning.tune",
@@ -146,6 +147,7 @@ if TYPE_CHECKING:
     from hpcagent import runs as runs
     from hpcagent import types as types
     from hpcagent import until as until
+    from hpcagent.agents.supervisor import Supervisor as Supervisor
     from hpcagent.apps.base import App as App
     from hpcagent.apps.base import app as app
     from hpcagent.apps.chain import chain as chain

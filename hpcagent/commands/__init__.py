@@ -23,6 +23,7 @@ GROUPS: tuple[str, ...] = (
     "workspace",
     "tools",
     "mcp",
+    "ask",
     "web",
 )
 

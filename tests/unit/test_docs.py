@@ -224,10 +224,12 @@ NEEDS_LAMMPS = ("README.md", "own_lammps_input.md", "apps_as_futures.md")
 
 NEEDS = {
     "analysis.md": ("ase", "freud", "matplotlib"),
+    "ask.md": ("mcp", "pydantic_ai"),
     "chains.md": ("ase", "tblite"),
     "dft.md": ("ase", "tblite"),
     "materials_and_resources.md": ("ase",),
     "mcp.md": ("mcp",),
+    "models.md": ("mcp",),
     "mpi.md": ("mpi4py",),
     "other_optimizers.md": ("optuna", "gest_api"),
     "web.md": ("starlette", "uvicorn"),

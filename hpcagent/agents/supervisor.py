@@ -1,0 +1,277 @@
+"""The supervisor: takes a goal apart, has specialists do the parts, and says what came of it."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from hpcagent.agents.approving import Ask
+from hpcagent.agents.budget import Budget
+from hpcagent.agents.cited import cite
+from hpcagent.agents.delegating import delegate_tool
+from hpcagent.agents.enhancer import enhanced
+from hpcagent.agents.marked import goal_text
+from hpcagent.agents.models import chosen, opened
+from hpcagent.agents.pool import MoreSpecialists, MoreTools, Pool
+from hpcagent.agents.reply import Reply, unknown_runs
+from hpcagent.agents.sent import instructions, would_send
+from hpcagent.agents.threads import Threads, Turn
+from hpcagent.agents.turn import Told, TurnNow
+from hpcagent.errors import BadInput, HpcAgentError
+from hpcagent.mcp.callers import Caller
+from hpcagent.workspace.client import Workspace
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage
+    from pydantic_ai.models import Model
+
+__all__ = ["Limits", "Supervisor"]
+
+CLIENT = "hpcagent ask"
+RETRIES = 2
+"""So often a model may call a tool that there is not, before it is given up."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one question may take.
+
+    Attributes:
+        hops: Requests to the model at most, of the supervisor and its specialists together.
+        tokens: Tokens at most, sent and received; None: no limit. Checked after each answer of the model.
+        node_hours: Node-hours at most of what it starts; None: what the gate lets through.
+    """
+
+    hops: int = 25
+    tokens: int | None = 500_000
+    node_hours: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("hops", 1), ("tokens", 1), ("node_hours", 0)):
+            value = getattr(self, name)
+            if value is not None and not value >= least:
+                raise BadInput(f"{name} is at least {least}; got {value!r}.", value=value)
+
+
+class Supervisor:
+    """Answers questions with a language model that calls the workspace's tools.
+
+    Nothing is sent anywhere before `ask`, and then to the model that is configured.
+
+    Args:
+        workspace: In whose name, and behind whose gate, everything runs.
+        model: `PROVIDER:MODEL`, a model of `url`, or a model of pydantic-ai; by default as the environment says.
+        url: Address of an OpenAI-compatible server.
+        limits: Of one question.
+        ask: Puts a question to a person where the gate wants their yes; without it such calls are refused.
+        told: Is told of each call while it goes on.
+        specialists: In place of those of the workspace and those that are always there.
+        tools: More tools, asked for at each turn.
+
+    Raises:
+        BadInput: No model is configured, or its package is missing.
+    """
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        *,
+        model: str | Model = "",
+        url: str = "",
+        limits: Limits | None = None,
+        ask: Ask | None = None,
+        told: Told | None = None,
+        specialists: MoreSpecialists | None = None,
+        tools: MoreTools | None = None,
+    ) -> None:
+        if isinstance(model, str):
+            found = chosen(model, url)
+            self.where, self.model = found.where, opened(found)
+        else:
+            self.where, self.model = model.model_name, model
+        self.workspace, self.limits = workspace, limits or Limits()
+        self._ask, self._told = ask, told
+        # Scopes of a caller that decides nothing: what grants and removes is not there for a model.
+        self._caller = Caller("", frozenset({"runs:read", "runs:write"}), workspace, CLIENT)
+        self.pool = Pool(self._caller, specialists=specialists, tools=tools)
+
+    @functools.cached_property
+    def threads(self) -> Threads:
+        """Conversations of whoever asks."""
+        return Threads(self.workspace.folder.root, str(self.workspace.whoami()["name"]))
+
+    # -- asking -------------------------------------------------------------------------------
+
+    def ask(self, goal: str, *, thread: str = "", enhance: bool = True) -> Reply:
+        """Answer a question, or pursue a goal.
+
+        Args:
+            goal: What is asked.
+            thread: A name: goes on where that conversation was; empty: a new one.
+            enhance: Add suggestions of who could do what, by words alone.
+
+        Raises:
+            BadInput: The goal is empty, or the thread's name is none.
+            NotPermitted: The thread is somebody else's.
+        """
+        work = functools.partial(self.ask_async, goal, thread=thread, enhance=enhance)
+        if not _in_a_loop():
+            return anyio.run(work)
+        # A notebook has a loop of its own in this thread.
+        found: list[Reply | BaseException] = []
+
+        def apart() -> None:
+            try:
+                found.append(anyio.run(work))
+            except BaseException as error:
+                found.append(error)
+
+        thread_ = threading.Thread(target=apart, name="supervisor")
+        thread_.start()
+        thread_.join()
+        if isinstance(found[0], BaseException):
+            raise found[0]
+        return found[0]
+
+    async def ask_async(self, goal: str, *, thread: str = "", enhance: bool = True) -> Reply:
+        """As `ask`, in a loop of one's own."""
+        asked = goal_text(goal)
+        if not asked:
+            raise BadInput("there is no question.")
+        name = thread or self.threads.new()
+        self.threads.prune()
+        before = self.threads.recent(name)
+        last = self.threads.turns(name)[-1].n if before else 0
+        began = time.monotonic()
+        now = TurnNow(self._caller, Budget(self.limits.node_hours), self._ask, self._told or (lambda event: None))
+        reply, messages = await self._run(now, enhanced(asked, self.pool) if enhance else asked, before)
+        reply = await anyio.to_thread.run_sync(self._checked, reply, now, asked, before)
+        reply = replace(reply, thread=name, model=self.model.model_name, wall_s=time.monotonic() - began)
+        self.threads.add(name, Turn(last + 1, asked, messages, reply.plain()))
+        return reply
+
+    async def _run(self, now: TurnNow, goal: str, before: Sequence[Turn]) -> tuple[Reply, str]:
+        """The reply of the model, and the messages of this turn as JSON."""
+        from pydantic_ai.exceptions import AgentRunError, ModelAPIError, UsageLimitExceeded, UserError
+        from pydantic_ai.messages import ModelMessagesTypeAdapter
+        from pydantic_ai.usage import RunUsage
+
+        usage = RunUsage()
+        try:
+            done = await self._agent(now).run(
+                goal, message_history=_history(before), usage=usage, usage_limits=self._limits()
+            )
+            text, state = str(done.output), "answered"
+            messages = ModelMessagesTypeAdapter.dump_json(done.new_messages()).decode()
+        except UsageLimitExceeded as error:
+            text, state = self._spent(str(error)), "stopped"
+        except ModelAPIError as error:
+            text, state = f"the model could not be asked ({error}). What was started goes on.", "stopped"
+        except (AgentRunError, UserError) as error:
+            text, state = f"the model answers nothing that can be used ({error}).", "stopped"
+        if state == "stopped":
+            messages = _as_stopped(goal, text, now)
+        found = Reply(
+            "answered" if state == "answered" else "stopped",
+            goal_text(text),
+            requests=int(usage.requests),
+            input_tokens=int(usage.input_tokens),
+            output_tokens=int(usage.output_tokens),
+        )
+        return found, messages
+
+    def _spent(self, error: str) -> str:
+        hops, tokens = self.limits.hops, self.limits.tokens
+        what = f"its {tokens} tokens" if "token" in error else f"its {hops} requests to the model"
+        return f"the question has used {what} before there was an answer; what was started goes on."
+
+    def _limits(self) -> Any:
+        from pydantic_ai.usage import UsageLimits
+
+        return UsageLimits(request_limit=self.limits.hops, total_tokens_limit=self.limits.tokens)
+
+    def _agent(self, now: TurnNow) -> Any:
+        from pydantic_ai import Agent
+
+        agent: Any = Agent(
+            self.model,
+            name="supervisor",
+            output_type=str,
+            retries=RETRIES,
+            tools=[delegate_tool(self.model, self.pool, now, self._limits())],
+        )
+        # A function, so that it is made anew at each request: a pool that has changed meanwhile is known.
+        agent.instructions(self.instructions)
+        return agent
+
+    def instructions(self) -> str:
+        """What the supervisor is told, with who there is at this moment."""
+        return instructions(self.pool)
+
+    # -- what came of it ----------------------------------------------------------------------
+
+    def _checked(self, reply: Reply, now: TurnNow, goal: str, before: Sequence[Turn]) -> Reply:
+        """The reply with what really ran, and with where its numbers come from."""
+        here = now.runs()
+        earlier = tuple(run for turn in before for run in turn.reply.get("runs", ()))
+        runs = tuple(dict.fromkeys((*here, *earlier)))
+        asked = "\n".join((*(turn.goal for turn in before), goal))
+        numbers = cite(reply.text, runs=now.of_runs(runs), tools=now.known, asked=asked)
+        return replace(
+            reply,
+            calls=tuple(now.calls),
+            runs=here,
+            numbers=tuple(numbers) if reply.state == "answered" else (),
+            unknown_runs=unknown_runs(reply.text, runs),
+            node_hours=sum(self._node_hours(run) for run in here),
+        )
+
+    def _node_hours(self, run: str) -> float:
+        try:
+            cost = self.workspace.status(run, lines=0).get("cost") or {}
+        except HpcAgentError:
+            return 0.0
+        return float(cost.get("node_hours") or 0.0)
+
+    def would_send(self, goal: str, *, thread: str = "", enhance: bool = True) -> dict[str, Any]:
+        """What the first request to the model would have; nothing is sent. See `hpcagent.agents.sent`."""
+        before = self.threads.recent(thread) if thread else []
+        return would_send(self.where, self.pool, goal, before, enhance=enhance)
+
+
+def _in_a_loop() -> bool:
+    import asyncio
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _history(before: Sequence[Turn]) -> list[ModelMessage]:
+    from pydantic_ai.messages import ModelMessagesTypeAdapter
+
+    return [one for turn in before for one in ModelMessagesTypeAdapter.validate_json(turn.messages)]
+
+
+def _as_stopped(goal: str, why: str, now: TurnNow) -> str:
+    """A turn that was stopped, as messages that a model can be told later: the goal, why, and what was started."""
+    from pydantic_ai.messages import (
+        ModelMessagesTypeAdapter,
+        ModelRequest,
+        ModelResponse,
+        TextPart,
+        UserPromptPart,
+    )
+
+    runs = ", ".join(now.runs()) or "none"
+    said = TextPart(f"(stopped: {why} Runs and campaigns so far: {runs}.)")
+    messages: list[ModelMessage] = [ModelRequest(parts=[UserPromptPart(goal)]), ModelResponse(parts=[said])]
+    return ModelMessagesTypeAdapter.dump_json(messages).decode()

@@ -1,0 +1,157 @@
+"""One question while it is answered: what was called, in whose name, with which budget; each call is recorded."""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import anyio.to_thread
+
+from hpcagent.agents.approving import Ask, confirm, let_through
+from hpcagent.agents.budget import Budget
+from hpcagent.agents.cited import known_of, numbers_of_answer, run_ids_in
+from hpcagent.agents.marked import data_text
+from hpcagent.agents.numbers import Known
+from hpcagent.agents.tools import AgentTool
+from hpcagent.errors import HpcAgentError
+from hpcagent.gate.not_allowed import NotAllowed
+from hpcagent.mcp.callers import Caller
+from hpcagent.mcp.said import clean
+
+__all__ = ["Called", "Event", "Told", "TurnNow"]
+
+
+@dataclass(frozen=True)
+class Event:
+    """What goes on, for whoever watches.
+
+    Attributes:
+        kind: `delegated`, `handed_back`, `calling`, `called`, `refused`, `retried`.
+        agent: The specialist.
+        tool: Of `calling`, `called` and `refused`.
+        text: More, in a line.
+        runs: Runs and campaigns that the answer names.
+    """
+
+    kind: str
+    agent: str
+    tool: str = ""
+    text: str = ""
+    runs: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        what = f"{self.agent}.{self.tool}" if self.tool else self.agent
+        runs = f" [{', '.join(self.runs)}]" if self.runs else ""
+        return f"{self.kind} {what}{runs}{f': {self.text}' if self.text else ''}"
+
+
+Told = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Called:
+    """A call of a tool, as it was.
+
+    Attributes:
+        agent: The specialist that called.
+        tool: The tool.
+        arguments: As the model gave them.
+        refused: Why it was not done; empty if it was.
+        really: Whether the tool was reached: arguments that its schema refuses do not count.
+        runs: Runs and campaigns that the answer names.
+        wall_s: How long it took, in seconds.
+    """
+
+    agent: str
+    tool: str
+    arguments: dict[str, Any]
+    refused: str = ""
+    really: bool = True
+    runs: tuple[str, ...] = ()
+    wall_s: float = 0.0
+
+    def plain(self) -> dict[str, Any]:
+        """For a record; without secrets."""
+        found: dict[str, Any] = clean(asdict(self))
+        return found
+
+
+@dataclass
+class TurnNow:
+    """A question that is answered.
+
+    Attributes:
+        caller: In whose name the tools are called.
+        budget: Node-hours.
+        ask: Puts a question to a person; None: nobody can be asked.
+        told: Is told what goes on.
+        calls: What was called, in the order in which it ended.
+        known: Numbers that tools said.
+    """
+
+    caller: Caller
+    budget: Budget
+    ask: Ask | None = None
+    told: Told = lambda event: None
+    calls: list[Called] = field(default_factory=list)
+    known: list[Known] = field(default_factory=list)
+    _turn: threading.Lock = field(default_factory=threading.Lock)
+
+    def tell(self, event: Event) -> None:
+        """Tell whoever watches, one at a time."""
+        with self._turn:
+            self.told(event)
+
+    async def call(self, agent: str, tool: AgentTool, arguments: Mapping[str, Any]) -> tuple[str, Called]:
+        """Call a tool for a specialist; returns what the model is told, and the record."""
+        within = contextvars.copy_context()
+        work = functools.partial(within.run, self._call, agent, tool, dict(arguments))
+        return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+
+    def _call(self, agent: str, tool: AgentTool, arguments: dict[str, Any]) -> tuple[str, Called]:
+        self.tell(Event("calling", agent, tool.name))
+        began = time.monotonic()
+        taken = 0.0
+        try:
+            if tool.manages:
+                confirm(tool.name, arguments, self.ask, agent)
+            taken = self.budget.take(self.caller, tool, arguments)
+            answer = let_through(self.caller, lambda: tool.do(self.caller, arguments), self.ask, agent)
+        except HpcAgentError as error:
+            self.budget.give_back(taken)
+            return self._refused(agent, tool, arguments, error, time.monotonic() - began)
+        except Exception as error:  # a registered tool of somebody: a model is told, nothing else breaks
+            self.budget.give_back(taken)
+            broken = HpcAgentError(f"{tool.name} failed: {type(error).__name__}: {error}")
+            return self._refused(agent, tool, arguments, broken, time.monotonic() - began)
+        runs = tuple(run_ids_in(answer))
+        done = Called(agent, tool.name, arguments, runs=runs, wall_s=time.monotonic() - began)
+        with self._turn:
+            self.calls.append(done)
+            self.known += numbers_of_answer(tool.name, answer)
+        self.tell(Event("called", agent, tool.name, runs=runs))
+        return data_text(tool.name, answer), done
+
+    def _refused(
+        self, agent: str, tool: AgentTool, arguments: dict[str, Any], error: HpcAgentError, wall_s: float
+    ) -> tuple[str, Called]:
+        wrong = isinstance(error, NotAllowed) and error.check == "contract"
+        said = {"error": error.message, **({"refused": error.plain()} if isinstance(error, NotAllowed) else {})}
+        done = Called(agent, tool.name, arguments, error.message, not wrong, wall_s=wall_s)
+        with self._turn:
+            self.calls.append(done)
+        self.tell(Event("refused", agent, tool.name, error.message))
+        return data_text(tool.name, said), done
+
+    def runs(self) -> tuple[str, ...]:
+        """Runs and campaigns that tools have named, in their order."""
+        return tuple(dict.fromkeys(run for call in self.calls for run in call.runs))
+
+    def of_runs(self, runs: tuple[str, ...]) -> list[Known]:
+        """The numbers that these runs have now."""
+        return [known for run in runs for known in known_of(self.caller, run)]

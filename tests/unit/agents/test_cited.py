@@ -1,0 +1,90 @@
+"""Numbers of an answer are found, converted, rounded and looked up; what nobody has is flagged."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcagent.agents.cited import cite, numbers_of_answer, run_ids_in
+from hpcagent.agents.numbers import Known, numbers_in, same
+
+DENSITY = Known(0.9918337095687336, "g/cm^3", "r-1", "density")
+STEP = Known(2.0, "fs", "r-1", "timestep")
+ENERGY = Known(-169.54369697827747, "meV/atom", "r-1", "potential_energy")
+
+
+@pytest.mark.parametrize(
+    ("text", "known", "right"),
+    [
+        ("0.9918 g/cm^3", DENSITY, True),
+        ("0.9918 g/cm³", DENSITY, True),
+        ("0.99 g/cm3", DENSITY, True),
+        ("991.8 kg/m^3", DENSITY, True),
+        ("0.9918", DENSITY, True),
+        ("0.9919 g/cm^3", DENSITY, False),
+        ("0.9918 kg/m^3", DENSITY, False),
+        ("0.9918 GPa", DENSITY, False),
+        ("0.002 ps", STEP, True),
+        ("2e-15 s", STEP, True),
+        ("2 ps", STEP, False),
+        ("−0.1695 eV/atom", ENERGY, True),
+        ("-169.5 meV/atom", ENERGY, True),
+        ("169.5 meV/atom", ENERGY, False),
+        ("-1.695 x 10^-1 eV/atom", ENERGY, True),
+        ("1,250 bar", Known(1250.4, "bar", "r-1", "p"), True),
+        ("1,250 bar", Known(1251.4, "bar", "r-1", "p"), False),
+    ],
+)
+def test_a_number_is_the_known_one_within_its_digits_and_in_its_unit(text, known, right):
+    (said,) = numbers_in(text)
+    assert same(said, known) is right
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("run r-jE62yTIxgVcAaXBH of 2026-11-26 10:15 by lj_argon@1.0.0, v2.3.0", []),
+        ("1. first\n2) second\n- 3. third, step 4", []),
+        ("T = 300K and p=1.5e2 bar.", ["300K", "1.5e2 bar"]),
+        ("10.5-20.5 Å", ["10.5", "20.5 Å"]),
+        ("262 H2O in 20 Å", ["262", "20 Å"]),
+        ("99.99999999999999 %", ["99.99999999999999 %"]),
+        ("execution 44f3276d-6df6-5e6a-ae32-5711fc8ccaf5", []),
+    ],
+)
+def test_what_is_a_number_and_what_is_none(text, found):
+    assert [one.text for one in numbers_in(text)] == found
+
+
+def test_each_number_has_its_source_and_the_rest_is_flagged():
+    answer = "Density 0.9918 g/cm^3 at 300 K, estimated 0.5 h, released 295 kJ in 3 runs."
+    found = cite(
+        answer, runs=[DENSITY], tools=[Known(0.5, "h", "estimate", "node_hours")], asked="at 300 K, please"
+    )
+    assert [(one.text, one.source, one.run) for one in found] == [
+        ("0.9918 g/cm^3", "run", "r-1"),
+        ("300 K", "asked", ""),
+        ("0.5 h", "tool", "estimate"),
+        ("295 kJ", "none", ""),
+    ]
+
+
+def test_units_are_those_that_stand_nearest():
+    record = {"values": {"adsorption_energy": -0.347}, "units": {"adsorption_energy": "eV"}}
+    (known,) = numbers_of_answer("query_database", {"records": [record]})
+    assert (known.value, known.unit, known.run) == (-0.347, "eV", "query_database")
+
+
+def test_of_several_runs_that_have_a_number_the_one_named_nearest_is_cited():
+    one, two = "r-jE62yTIxgVcAaXBH", "r-AAAAAAAAAAAAAAAA"
+    runs = [Known(0.9918, "g/cm^3", run, "density") for run in (one, two)]
+    found = cite(f"0.9918 g/cm^3 ({two}); earlier, in another cell, {one}: 0.992 g/cm^3", runs=runs)
+    assert [each.run for each in found] == [two, one]
+
+
+def test_numbers_and_handles_in_texts_of_an_answer_are_no_results():
+    answer = {"log_tail": "density 7.77 g/cm^3 r-AAAAAAAAAAAAAAAA", "run_id": "r-jE62yTIxgVcAaXBH", "wall_s": 3.5}
+    assert [(one.value, one.unit) for one in numbers_of_answer("get_status", answer)] == [(3.5, "s")]
+    assert run_ids_in(answer) == ["r-jE62yTIxgVcAaXBH"]
+    assert run_ids_in({"log_tail": "r-AAAAAAAAAAAAAAAA", "runs": [{"id": "c-jE62yTIxgVcAaXBH"}]}) == [
+        "c-jE62yTIxgVcAaXBH"
+    ]
