@@ -22,6 +22,7 @@ from hpcagent.model.schema import input_schema
 from hpcagent.model.texts import as_name
 from hpcagent.web.asked import Asked, CampaignAsked, Decision, Explain, Extension, Nothing, RunAsked
 from hpcagent.web.feed import Feed, Listener, Message, units_of
+from hpcagent.web.toolbox import AgentAsked, Assignment, Toolbox, ToolAsked, ToolDecision
 from hpcagent.workspace.answers import campaign_toml
 from hpcagent.workspace.client import Workspace
 
@@ -45,7 +46,7 @@ def routes(workspace: Workspace, feed: Feed) -> list[Route]:
         workspace: In the name of whom the page is for.
         feed: Of the same workspace.
     """
-    api = _Api(workspace, feed)
+    api, tools = _Api(workspace, feed), Toolbox(workspace)
 
     def get(path: str, answer: Answers) -> Route:
         return Route(f"/api/{path}", partial(_answered, answer), methods=["GET"])
@@ -66,6 +67,7 @@ def routes(workspace: Workspace, feed: Feed) -> list[Route]:
         get("apps", api.apps),
         get("apps/{app}", api.app),
         get("jobs", api.jobs),
+        get("tool/{name}", tools.tool),
         post("run", api.start_run, RunAsked),
         post("run/estimate", api.estimate_run, RunAsked),
         post("run/{id}/cancel", api.cancel, Nothing),
@@ -76,6 +78,12 @@ def routes(workspace: Workspace, feed: Feed) -> list[Route]:
         post("campaign/{id}/explain", api.explain, Explain),
         post("campaign/{id}/report", api.report, Nothing),
         post("approval/{id}", api.decide, Decision),
+        post("tools", tools.register, ToolAsked),
+        post("tool/{name}/decide", tools.decide, ToolDecision),
+        post("tool/{name}/remove", tools.remove, Nothing),
+        post("agents", tools.add_agent, AgentAsked),
+        post("agent/{name}/tools", tools.assign, Assignment),
+        post("agent/{name}/remove", tools.remove_agent, Nothing),
     ]
 
 

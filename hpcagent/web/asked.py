@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from hpcagent.mcp.named import site_name
 
-__all__ = ["CampaignAsked", "Decision", "Explain", "Extension", "Nothing", "RunAsked"]
+__all__ = ["Asked", "CampaignAsked", "Decision", "Explain", "Extension", "Name", "Nothing", "RunAsked"]
 
 Site = Annotated[str, Field(max_length=200), AfterValidator(site_name)]
 Why = Annotated[str, Field(max_length=2000)]

@@ -32,6 +32,7 @@ MOST_WAITING = 200
 """Messages that wait for one page; one that takes them no faster begins anew."""
 WAIT_S = 0.5
 LOOK_S = 1.0
+TOOLS_S = 2.0
 COSTS_S = 5.0
 AGAIN_S = 1.0
 REST_S = 60.0
@@ -100,9 +101,10 @@ class Feed:
         self._ring: deque[Message] = deque(maxlen=KEPT)
         self._listeners: set[Listener] = set()
         self._rows: dict[str, list[Any]] = {}
-        self._parts: dict[str, Any] = {"approvals": [], "progress": {}, "costs": {}, "news": [], "trouble": ""}
+        self._parts: dict[str, Any] = {"approvals": [], "progress": {}, "costs": {}, "tools": [], "agents": []}
+        self._parts |= {"news": [], "trouble": ""}
         self._after = ""
-        self._looked = self._costed = -1e9
+        self._looked = self._costed = self._tooled = -1e9
         self._asked_at = time.monotonic()
         self._called = threading.Event()
         self._round = threading.Condition()
@@ -261,6 +263,10 @@ class Feed:
             except HpcAgentError:
                 continue  # it is not there any more, or the next look says what is wrong
         self._part("progress", clean(progress))
+        if self._looked - self._tooled >= TOOLS_S:
+            self._tooled = self._looked
+            self._part("tools", clean(self._workspace.tools()))
+            self._part("agents", clean(self._workspace.agents()))
         if self._looked - self._costed >= COSTS_S:
             self._costed = self._looked
             self._part("costs", clean(self._workspace.costs()))

@@ -10,6 +10,7 @@ import { closeSheet } from "./sheet.js";
 import { sites } from "./sites.js";
 import { start } from "./start.js";
 import { Store } from "./store.js";
+import { tool, tools } from "./tools.js";
 
 const root = document.getElementById("app");
 const store = new Store();
@@ -21,6 +22,8 @@ const VIEWS = {
   runs: { title: "Runs", make: () => runs(store) },
   start: { title: "Start", make: (app) => start(store, app, announce) },
   approvals: { title: "Approvals", make: () => approvals(store, announce), badge: () => store.pending.length },
+  tools: { title: "Tools", make: () => tools(store, announce), badge: () => (store.may("approve") ? store.tools.filter((t) => t.state === "pending").length : 0) },
+  tool: { make: (name) => tool(store, name, announce), under: "tools" },
   costs: { title: "Costs", make: () => costs(store) },
   sites: { title: "Sites", make: () => sites(store) },
 };
@@ -114,7 +117,7 @@ async function main() {
   }
   frame();
   store.listen((kinds) => {
-    if (kinds.has("all") || kinds.has("approvals")) navigation();
+    if (kinds.has("all") || kinds.has("approvals") || kinds.has("tools")) navigation();
     if (kinds.has("all") || kinds.has("trouble")) fill(trouble, store.trouble && `The workspace does not say what happens at this moment: ${store.trouble}`);
     view?.update(kinds);
   });

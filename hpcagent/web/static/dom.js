@@ -95,7 +95,7 @@ export function when(t) {
   return day ? time : `${date.toLocaleDateString([], { day: "numeric", month: "short" })} ${time}`;
 }
 
-const LOOK = { completed: "good", running: "live", pending: "quiet", waiting: "quiet", failed: "bad", stopped: "warn", cancelled: "quiet", granted: "good", used: "good", denied: "bad", expired: "quiet" };
+const LOOK = { completed: "good", running: "live", pending: "quiet", waiting: "quiet", failed: "bad", stopped: "warn", cancelled: "quiet", granted: "good", approved: "good", passed: "good", rejected: "bad", used: "good", denied: "bad", expired: "quiet" };
 export const chip = (state, words = state) => h("span", { class: `chip ${LOOK[state] ?? "quiet"}` }, words);
 
 export function meter(share, label) {
