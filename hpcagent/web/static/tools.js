@@ -128,6 +128,9 @@ export function tool(store, name, announce) {
   const note = h("input", { id: "decide-note", type: "text", maxlength: "2000", autocomplete: "off" });
   const despite = h("input", { id: "despite", type: "checkbox" });
   const why = refusal("decide-error", note);
+  const doubt = h("span"), all_the_same = h("label", { class: "check" }, despite, doubt);
+  const noteField = h("div", { class: "field" }, h("label", { for: "decide-note" }, "Note (optional)"), note);
+  const panel = h("section", { class: "panel decide" });
   let found = null, seen = "", removed = false;
 
   async function read() {
@@ -152,7 +155,8 @@ export function tool(store, name, announce) {
 
   function draw() {
     const t = found, tests = t.tests;
-    const decide = (approve) => act("decide", { approve, sha256: t.sha256, note: note.value, despite_tests: despite.checked }, approve ? `${name} is approved.` : `${name} is rejected.`);
+    // Of the text that is shown, whichever that is when the button is pressed.
+    const decide = (approve) => act("decide", { approve, sha256: found.sha256, note: note.value, despite_tests: despite.checked }, approve ? `${name} is approved.` : `${name} is rejected.`);
     const ready = tests.state === "passed", mine = store.may("approve");
     const button = (id, words, kind, go) => h("button", { type: "button", id, class: kind, onclick: go }, words);
     const marks = (kind, title, all) => all.length > 0 && h("section", { class: `note ${kind}` }, h("h3", {}, title), h("ul", {}, all.map((one) => h("li", {}, one))));
@@ -163,10 +167,11 @@ export function tool(store, name, announce) {
         tests.cases.length > 0 && h("ul", { class: "plain-list" }, tests.cases.map((c) => h("li", {}, chip(c.passed ? "passed" : "failed"), h("span", { class: "wrap" }, h("code", {}, c.name), c.said && h("span", { class: "soft" }, ` ${c.said}`))))),
         tests.tier && h("p", { class: "soft small" }, `${tests.kind === "generated" ? "Calls made from its contract" : "Tests of its text"}, in the sandbox ${tests.tier}, ${span(tests.wall_s)}`)),
       h("section", { class: "panel" }, h("h2", {}, "Where it is from"), facts([["Version", t.version], ["Registered by", `${t.asked_by}, ${when(t.at)}`], ["From", t.origin], ["What it is for", t.why], ["Sandbox", t.sandbox], ["Decided", t.decided_by ? `${t.decided_by}, ${when(t.decided_at)}${t.note ? `: ${t.note}` : ""}` : null], ["Agents", t.agents.join(", ")]])),
-      (mine || store.may("write")) && h("section", { class: "panel decide" }, h("h2", {}, t.state === "approved" ? "It runs" : "Decide"), mine && [h("label", { for: "decide-note" }, "Note (optional)"), note],
-        why.el, mine && !ready && t.state !== "approved" && tests.state !== "waiting" && h("label", { class: "check" }, despite, h("span", {}, `Approve it although its ${TESTS[tests.state].replace("no tests", "tests are not there")}`)),
-        h("div", { class: "actions" }, mine && t.state !== "approved" && !t.errors.length && button("approve", "Approve this text", "", () => decide(true)), mine && t.state !== "rejected" && button("reject", "Reject", "danger", () => decide(false)),
-          t.state === "approved" ? h("a", { class: "button plain", href: `#/start/${path(name)}` }, "Run it") : store.may("write") && button("remove", "Remove", "danger", () => confirm(`Remove ${name}? Versions that were approved stay.`) && act("remove", {}, `${name} was removed.`)))));
+      (mine || store.may("write")) && panel);
+    doubt.textContent = `Approve it although its ${tests.state === "none" ? "tests are not there" : TESTS[tests.state]}`;
+    fill(panel, h("h2", {}, t.state === "approved" ? "It runs" : "Decide"), mine && noteField, why.el, mine && !ready && t.state !== "approved" && tests.state !== "waiting" && all_the_same,
+      h("div", { class: "actions" }, mine && t.state !== "approved" && !t.errors.length && button("approve", "Approve this text", "", () => decide(true)), mine && t.state !== "rejected" && button("reject", "Reject", "danger", () => decide(false)),
+        t.state === "approved" ? h("a", { class: "button plain", href: `#/start/${path(name)}` }, "Run it") : store.may("write") && button("remove", "Remove", "danger", () => confirm(`Remove ${name}? Versions that were approved stay.`) && act("remove", {}, `${name} was removed.`))));
   }
 
   return { title: name, el, update(kinds) {
