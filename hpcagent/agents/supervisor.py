@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +102,7 @@ class Supervisor:
         # Scopes of a caller that decides nothing: what grants and removes is not there for a model.
         self._caller = Caller("", frozenset({"runs:read", "runs:write"}), workspace, CLIENT)
         self.pool = Pool(self._caller, specialists=specialists, tools=tools)
+        self._going: dict[str, Callable[[], None]] = {}
 
     @functools.cached_property
     def threads(self) -> Threads:
@@ -108,19 +111,22 @@ class Supervisor:
 
     # -- asking -------------------------------------------------------------------------------
 
-    def ask(self, goal: str, *, thread: str = "", enhance: bool = True) -> Reply:
+    def ask(
+        self, goal: str, *, thread: str = "", enhance: bool = True, stopped: Callable[[], bool] = lambda: False
+    ) -> Reply:
         """Answer a question, or pursue a goal.
 
         Args:
             goal: What is asked.
             thread: A name: goes on where that conversation was; empty: a new one.
             enhance: Add suggestions of who could do what, by words alone.
+            stopped: Whether it was stopped before it began; `stop` stops it later.
 
         Raises:
             BadInput: The goal is empty, or the thread's name is none.
             NotPermitted: The thread is somebody else's.
         """
-        work = functools.partial(self.ask_async, goal, thread=thread, enhance=enhance)
+        work = functools.partial(self.ask_async, goal, thread=thread, enhance=enhance, stopped=stopped)
         if not _in_a_loop():
             return anyio.run(work)
         # A notebook has a loop of its own in this thread.
@@ -139,7 +145,9 @@ class Supervisor:
             raise found[0]
         return found[0]
 
-    async def ask_async(self, goal: str, *, thread: str = "", enhance: bool = True) -> Reply:
+    async def ask_async(
+        self, goal: str, *, thread: str = "", enhance: bool = True, stopped: Callable[[], bool] = lambda: False
+    ) -> Reply:
         """As `ask`, in a loop of one's own."""
         asked = goal_text(goal)
         if not asked:
@@ -150,11 +158,45 @@ class Supervisor:
         last = self.threads.turns(name)[-1].n if before else 0
         began = time.monotonic()
         now = TurnNow(self._caller, Budget(self.limits.node_hours), self._ask, self._told or (lambda event: None))
-        reply, messages = await self._run(now, enhanced(asked, self.pool) if enhance else asked, before)
+        with anyio.CancelScope() as scope, self._stoppable(name, scope):
+            if stopped():
+                scope.cancel()
+            reply, messages = await self._run(now, enhanced(asked, self.pool) if enhance else asked, before)
+        if scope.cancelled_caught:
+            why = "whoever asked has stopped it. What was started goes on."
+            reply, messages = Reply("stopped", why), _as_stopped(asked, why, now)
         reply = await anyio.to_thread.run_sync(self._checked, reply, now, asked, before)
         reply = replace(reply, thread=name, model=self.model.model_name, wall_s=time.monotonic() - began)
         self.threads.add(name, Turn(last + 1, asked, messages, reply.plain()))
         return reply
+
+    @contextlib.contextmanager
+    def _stoppable(self, thread: str, scope: anyio.CancelScope) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+
+        def stop() -> None:
+            loop.call_soon_threadsafe(scope.cancel)
+
+        self._going[thread] = stop
+        try:
+            yield
+        finally:
+            self._going.pop(thread, None)
+
+    def stop(self, thread: str) -> bool:
+        """Stop the question of a thread that is being answered, from any thread of the process.
+
+        Runs that it has started go on; what was called stands in the reply, whose state is `stopped`.
+
+        Returns:
+            Whether there was one.
+        """
+        stop = self._going.get(thread)
+        if stop is None:
+            return False
+        with contextlib.suppress(RuntimeError):  # its loop has ended at this moment
+            stop()
+        return True
 
     async def _run(self, now: TurnNow, goal: str, before: Sequence[Turn]) -> tuple[Reply, str]:
         """The reply of the model, and the messages of this turn as JSON."""
@@ -246,8 +288,6 @@ class Supervisor:
 
 
 def _in_a_loop() -> bool:
-    import asyncio
-
     try:
         asyncio.get_running_loop()
     except RuntimeError:

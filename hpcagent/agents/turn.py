@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import json
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -21,9 +22,11 @@ from hpcagent.agents.tools import AgentTool
 from hpcagent.errors import HpcAgentError
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.mcp.callers import Caller
-from hpcagent.mcp.said import clean
+from hpcagent.mcp.said import clean, clean_text
 
 __all__ = ["Called", "Event", "Told", "TurnNow"]
+
+LONGEST_BRIEF = 300
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Event:
         kind: `delegated`, `handed_back`, `calling`, `called`, `refused`, `retried`.
         agent: The specialist.
         tool: Of `calling`, `called` and `refused`.
-        text: More, in a line.
+        text: More, in a line; of `calling` the arguments.
         runs: Runs and campaigns that the answer names.
     """
 
@@ -114,7 +117,7 @@ class TurnNow:
         return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
 
     def _call(self, agent: str, tool: AgentTool, arguments: dict[str, Any]) -> tuple[str, Called]:
-        self.tell(Event("calling", agent, tool.name))
+        self.tell(Event("calling", agent, tool.name, _brief(arguments)))
         began = time.monotonic()
         taken = 0.0
         try:
@@ -155,3 +158,8 @@ class TurnNow:
     def of_runs(self, runs: tuple[str, ...]) -> list[Known]:
         """The numbers that these runs have now."""
         return [known for run in runs for known in known_of(self.caller, run)]
+
+
+def _brief(arguments: Mapping[str, Any]) -> str:
+    """Arguments in a line, without secrets."""
+    return clean_text(json.dumps(clean(dict(arguments)), ensure_ascii=False, default=str), LONGEST_BRIEF)

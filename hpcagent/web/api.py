@@ -21,6 +21,7 @@ from hpcagent.model.contract import Contract
 from hpcagent.model.schema import input_schema
 from hpcagent.model.texts import as_name
 from hpcagent.web.asked import Asked, CampaignAsked, Decision, Explain, Extension, Nothing, RunAsked
+from hpcagent.web.chat import Answered, Chat, QuestionAsked
 from hpcagent.web.feed import Feed, Listener, Message, units_of
 from hpcagent.web.toolbox import AgentAsked, Assignment, Toolbox, ToolAsked, ToolDecision
 from hpcagent.workspace.answers import campaign_toml
@@ -39,12 +40,13 @@ A = TypeVar("A", bound=Asked)
 Answers = Callable[..., Any]
 
 
-def routes(workspace: Workspace, feed: Feed) -> list[Route]:
+def routes(workspace: Workspace, feed: Feed, chat: Chat) -> list[Route]:
     """Everything that a page asks for.
 
     Args:
         workspace: In the name of whom the page is for.
         feed: Of the same workspace.
+        chat: Likewise.
     """
     api, tools = _Api(workspace, feed), Toolbox(workspace)
 
@@ -68,6 +70,12 @@ def routes(workspace: Workspace, feed: Feed) -> list[Route]:
         get("apps/{app}", api.app),
         get("jobs", api.jobs),
         get("tool/{name}", tools.tool),
+        get("chat", chat.standing),
+        get("chat/thread/{thread}", chat.thread),
+        post("chat/ask", chat.ask, QuestionAsked),
+        post("chat/turn/{turn}/stop", chat.stop, Nothing),
+        post("chat/turn/{turn}/answer", chat.answer, Answered),
+        post("chat/thread/{thread}/forget", chat.forget, Nothing),
         post("run", api.start_run, RunAsked),
         post("run/estimate", api.estimate_run, RunAsked),
         post("run/{id}/cancel", api.cancel, Nothing),

@@ -102,7 +102,7 @@ class Feed:
         self._listeners: set[Listener] = set()
         self._rows: dict[str, list[Any]] = {}
         self._parts: dict[str, Any] = {"approvals": [], "progress": {}, "costs": {}, "tools": [], "agents": []}
-        self._parts |= {"news": [], "trouble": ""}
+        self._parts |= {"chat": [], "news": [], "trouble": ""}
         self._after = ""
         self._looked = self._costed = self._tooled = -1e9
         self._asked_at = time.monotonic()
@@ -166,6 +166,10 @@ class Feed:
             rows = [*self._rows.values()]
             columns = dict(zip(COLUMNS, map(list, zip(*rows, strict=True)), strict=True)) if rows else {}
             return {"version": f"{self.boot}-{self._n}", "columns": COLUMNS, "runs": columns, **self._parts}
+
+    def tell(self, name: str, value: Any) -> None:
+        """Have a part of what pages know be as it is now, from any thread."""
+        self._part(name, value)
 
     def _wake(self) -> None:
         """Somebody asks: follow again, if that was left off, and wait until the mirror is as the workspace is."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -18,6 +19,7 @@ from hpcagent.errors import BadInput
 from hpcagent.mcp.asgi import Patient, Trimmed, bound, is_loopback, serve_app
 from hpcagent.mcp.own_token import own_token
 from hpcagent.web.api import routes
+from hpcagent.web.chat import Chat
 from hpcagent.web.feed import Feed
 from hpcagent.web.guard import Guard
 from hpcagent.workspace.client import Workspace
@@ -29,14 +31,16 @@ KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".s
 THREADS = 40
 
 
-def page_app(workspace: Workspace, token: str) -> ASGIApp:
+def page_app(workspace: Workspace, token: str, *, model: Any = "") -> ASGIApp:
     """The page of a workspace, behind its guard.
 
     Args:
         workspace: In the name of whom the page is for.
         token: What requests have to have.
+        model: Of the chat: `PROVIDER:MODEL`, or a model of pydantic-ai; by default as the environment says.
     """
     feed = Feed(workspace)
+    chat = Chat(workspace, lambda turns: feed.tell("chat", turns), model=model)
 
     @contextlib.asynccontextmanager
     async def life(app: Starlette) -> AsyncIterator[None]:
@@ -45,6 +49,7 @@ def page_app(workspace: Workspace, token: str) -> ASGIApp:
         try:
             yield
         finally:
+            await anyio.to_thread.run_sync(chat.close)
             await anyio.to_thread.run_sync(feed.close)
 
     files = {path.name: path for path in STATIC.iterdir() if path.suffix in KINDS}
@@ -56,7 +61,7 @@ def page_app(workspace: Workspace, token: str) -> ASGIApp:
         return FileResponse(found, media_type=KINDS[found.suffix])
 
     pages = [Route("/", file), Route("/{name}", file)]
-    app = Starlette(routes=[*routes(workspace, feed), *pages], lifespan=life)
+    app = Starlette(routes=[*routes(workspace, feed, chat), *pages], lifespan=life)
     return Trimmed(Patient(Guard(app, token)))
 
 
