@@ -2,6 +2,7 @@
 
 import { approvals } from "./approvals.js";
 import { campaign, campaigns } from "./campaigns.js";
+import { chat } from "./chat.js";
 import { follow, get, keepToken, takeToken } from "./client.js";
 import { costs } from "./costs.js";
 import { fill, h } from "./dom.js";
@@ -22,6 +23,7 @@ const VIEWS = {
   runs: { title: "Runs", make: () => runs(store) },
   start: { title: "Start", make: (app) => start(store, app, announce) },
   approvals: { title: "Approvals", make: () => approvals(store, announce), badge: () => store.pending.length },
+  chat: { title: "Chat", make: (thread) => chat(store, thread, announce), badge: () => store.chat.filter((t) => t.question).length },
   tools: { title: "Tools", make: () => tools(store, announce), badge: () => (store.may("approve") ? store.tools.filter((t) => t.state === "pending").length : 0) },
   tool: { make: (name) => tool(store, name, announce), under: "tools" },
   costs: { title: "Costs", make: () => costs(store) },
@@ -117,7 +119,7 @@ async function main() {
   }
   frame();
   store.listen((kinds) => {
-    if (kinds.has("all") || kinds.has("approvals") || kinds.has("tools")) navigation();
+    if (kinds.has("all") || kinds.has("approvals") || kinds.has("tools") || kinds.has("chat")) navigation();
     if (kinds.has("all") || kinds.has("trouble")) fill(trouble, store.trouble && `The workspace does not say what happens at this moment: ${store.trouble}`);
     view?.update(kinds);
   });

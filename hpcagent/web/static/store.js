@@ -9,6 +9,7 @@ export class Store {
     this.costs = {};
     this.tools = [];
     this.agents = [];
+    this.chat = [];
     this.news = [];
     this.trouble = "";
     this.online = null;
@@ -22,7 +23,7 @@ export class Store {
     this.rows = new Map();
     const lists = said.columns.map((name) => said.runs[name] ?? []);
     for (let i = 0; i < lists[0].length; i++) this.put(lists.map((list) => list[i]));
-    for (const name of ["approvals", "progress", "costs", "tools", "agents", "news", "trouble"]) this[name] = said[name];
+    for (const name of ["approvals", "progress", "costs", "tools", "agents", "chat", "news", "trouble"]) this[name] = said[name];
     this.name = said.name;
     this.me = said.me;
     this.sites = said.sites;
