@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hpcagent.errors import NotPermitted
+from hpcagent.errors import BadInput, NotPermitted
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.mcp.approving import shell_words
 from hpcagent.mcp.callers import Caller
@@ -88,6 +88,8 @@ def let_through(
         caller.workspace.grant(refused.approval, "yes, to a question of an agent")
     except (NotPermitted, NotAllowed):
         raise _with_words(caller, refused) from None
+    except BadInput:
+        pass  # somebody has decided it meanwhile: the attempt says how
     return attempt()
 
 

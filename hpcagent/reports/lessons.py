@@ -99,21 +99,28 @@ def learned(result: CampaignResult) -> Learned:
         surrogate = _surrogate(result.campaign, history)
     except NoFit as why:
         return Learned(progress=done, note=f"no model of the runs: {why}")
+    found, asked, moments = _foretold(result)
+    cut = _cut(result, surrogate, history)
+    return replace(cut, predictions=found, chances=asked, moments=moments, progress=done)
+
+
+def sliced(result: CampaignResult) -> Learned:
+    """Of what the runs taught only `point`, `importance`, `slices` and `note`: the rest takes longer."""
+    history = History(result.campaign, result.results, result.warm).alike()
+    try:
+        return _cut(result, _surrogate(result.campaign, history), history)
+    except NoFit as why:
+        return Learned(note=f"no model of the runs: {why}")
+
+
+def _cut(result: CampaignResult, surrogate: Surrogate, history: Sequence[Observation]) -> Learned:
     weights = importance(surrogate)
     point = None if result.best is None else dict(result.best.params)
     shown = tuple(sorted(weights[0].names, key=lambda n: -_most(weights, n))[:MOST_SLICED])
     names = [n for n in weights[0].names if n in shown]
     known = [o for o in history if result.campaign.full(o.params)]
-    found, asked, moments = _foretold(result)
-    return Learned(
-        point=point,
-        importance=weights,
-        slices=() if point is None else slices(surrogate, point, known, names=names),
-        predictions=found,
-        chances=asked,
-        moments=moments,
-        progress=done,
-    )
+    cuts = () if point is None else slices(surrogate, point, known, names=names)
+    return Learned(point=point, importance=weights, slices=cuts)
 
 
 def _most(weights: Sequence[Importance], name: str) -> float:

@@ -13,14 +13,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from hpcagent.campaign.record import list_configs
 from hpcagent.errors import BadInput, HpcAgentError, NotPermitted
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.mcp.named import named
 from hpcagent.mcp.said import clean
+from hpcagent.model.base import read_toml
 from hpcagent.model.contract import Contract
 from hpcagent.model.schema import input_schema
 from hpcagent.model.texts import as_name
-from hpcagent.web.asked import Asked, CampaignAsked, Decision, Explain, Extension, Nothing, RunAsked
+from hpcagent.web.asked import Asked, CampaignAsked, Decision, Explain, Extension, Nothing, PackagedAsked, RunAsked
 from hpcagent.web.chat import Answered, Chat, QuestionAsked
 from hpcagent.web.feed import Feed, Listener, Message, units_of
 from hpcagent.web.toolbox import AgentAsked, Assignment, Toolbox, ToolAsked, ToolDecision
@@ -68,6 +70,7 @@ def routes(workspace: Workspace, feed: Feed, chat: Chat) -> list[Route]:
         get("answer/{handle}", api.answer),
         get("apps", api.apps),
         get("apps/{app}", api.app),
+        get("configs", api.configs),
         get("jobs", api.jobs),
         get("tool/{name}", tools.tool),
         get("chat", chat.standing),
@@ -81,9 +84,12 @@ def routes(workspace: Workspace, feed: Feed, chat: Chat) -> list[Route]:
         post("run/{id}/cancel", api.cancel, Nothing),
         post("campaigns", api.start_campaign, CampaignAsked),
         post("campaigns/estimate", api.estimate_campaign, CampaignAsked),
+        post("configs", api.start_packaged, PackagedAsked),
+        post("configs/estimate", api.estimate_packaged, PackagedAsked),
         post("campaign/{id}/stop", api.stop, Nothing),
         post("campaign/{id}/extend", api.extend, Extension),
         post("campaign/{id}/explain", api.explain, Explain),
+        post("campaign/{id}/slices", api.slices, Nothing),
         post("campaign/{id}/report", api.report, Nothing),
         post("approval/{id}", api.decide, Decision),
         post("tools", tools.register, ToolAsked),
@@ -225,17 +231,38 @@ class _Api:
     def estimate_campaign(self, at: Mapping[str, str], asked: CampaignAsked) -> Any:
         return clean(self._ws.estimate_campaign(_toml(asked, self._ws), site=asked.site, data_only=True))
 
+    def configs(self, at: Mapping[str, str], query: Mapping[str, str]) -> Any:
+        """Campaigns that come with the library: what each finds out, and how far it goes."""
+        found = []
+        for name, path in list_configs().items():
+            data = read_toml(path)
+            until = data.get("until")
+            limits = until if isinstance(until, dict) else {}
+            row = {"name": name, "app": str(data.get("app", "")), "description": str(data.get("description", ""))}
+            found.append(row | {one: limits.get(one) for one in ("max_runs", "node_hours")})
+        return clean({"campaigns": found})
+
+    def start_packaged(self, at: Mapping[str, str], asked: PackagedAsked) -> Any:
+        rest = {"changes": _limits(asked), "data_only": True}
+        found = self._ws.start(_packaged(asked), site=asked.site, why=asked.why, at_once=True, **rest)
+        return {"id": found["id"], "state": found["state"], "found": found["found"]}
+
+    def estimate_packaged(self, at: Mapping[str, str], asked: PackagedAsked) -> Any:
+        rest = {"changes": _limits(asked), "data_only": True}
+        return clean(self._ws.estimate_campaign(_packaged(asked), site=asked.site, **rest))
+
     def stop(self, at: Mapping[str, str], asked: Nothing) -> Any:
         return {"state": self._ws.stop(at["id"], at_once=True)["state"]}
 
     def extend(self, at: Mapping[str, str], asked: Extension) -> Any:
-        given = {"until.max_runs": asked.max_runs, "until.node_hours": asked.node_hours}
-        changes = {name: value for name, value in given.items() if value is not None}
-        found = self._ws.extend(at["id"], changes, why=asked.why, data_only=True, at_once=True)
+        found = self._ws.extend(at["id"], _limits(asked), why=asked.why, data_only=True, at_once=True)
         return {"id": found["id"], "state": found["state"]}
 
     def explain(self, at: Mapping[str, str], asked: Explain) -> Any:
         return clean(self._ws.ask_later(at["id"], "explain", run=asked.run, timeout_s=WAIT_S))
+
+    def slices(self, at: Mapping[str, str], asked: Nothing) -> Any:
+        return clean(self._ws.ask_later(at["id"], "slices", timeout_s=WAIT_S))
 
     def report(self, at: Mapping[str, str], asked: Nothing) -> Any:
         return clean(self._ws.ask_later(at["id"], "report", timeout_s=WAIT_S))
@@ -304,6 +331,25 @@ def _clean_columns(found: Mapping[str, Any]) -> dict[str, Any]:
         }
     rest: dict[str, Any] = clean({name: value for name, value in found.items() if name != "runs"})
     return rest | {"runs": runs}
+
+
+def _limits(asked: Extension | PackagedAsked) -> dict[str, Any]:
+    given = {"until.max_runs": asked.max_runs, "until.node_hours": asked.node_hours}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _packaged(asked: PackagedAsked) -> str:
+    """The name of a packaged campaign, and nothing else: no TOML comes in here."""
+    if asked.campaign not in list_configs():
+        raise NotAllowed(
+            "contract",
+            "there is no packaged campaign of that name",
+            field="campaign",
+            value=asked.campaign,
+            allowed=", ".join(list_configs()),
+            do="choose one of these",
+        )
+    return asked.campaign
 
 
 def _toml(asked: CampaignAsked, workspace: Workspace) -> str:

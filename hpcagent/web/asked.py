@@ -8,7 +8,17 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from hpcagent.mcp.named import site_name
 
-__all__ = ["Asked", "CampaignAsked", "Decision", "Explain", "Extension", "Name", "Nothing", "RunAsked"]
+__all__ = [
+    "Asked",
+    "CampaignAsked",
+    "Decision",
+    "Explain",
+    "Extension",
+    "Name",
+    "Nothing",
+    "PackagedAsked",
+    "RunAsked",
+]
 
 Site = Annotated[str, Field(max_length=200), AfterValidator(site_name)]
 Why = Annotated[str, Field(max_length=2000)]
@@ -63,6 +73,16 @@ class CampaignAsked(Asked):
     max_runs: int = Field(ge=1, le=100_000)
     node_hours: float | None = Field(default=None, gt=0)
     seed: int = Field(default=0, ge=0, le=2**63 - 1)
+    site: Site = ""
+    why: Why = ""
+
+
+class PackagedAsked(Asked):
+    """A campaign that comes with the library, by its name; what is given replaces what stands in it."""
+
+    campaign: Name
+    max_runs: int | None = Field(default=None, ge=1, le=100_000)
+    node_hours: float | None = Field(default=None, gt=0)
     site: Site = ""
     why: Why = ""
 

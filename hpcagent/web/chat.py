@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Answered", "Chat", "QuestionAsked"]
 
 PACKAGE = "pydantic_ai"
-NOT_INSTALLED = (
-    "The chat needs packages that are not installed: pip install 'hpcagent[agents]', then start `hpcagent web` again."
-)
+NOT_INSTALLED = "The chat needs packages that are not installed: pip install 'hpcagent[agents]', then start `hpcagent web` again."
 NO_MODEL = (
     "The chat needs a language model: set HPCAGENT_MODEL (and HPCAGENT_MODEL_URL for a server of your own), then "
     "start `hpcagent web` again; docs/howto/models.md says how."
@@ -286,11 +284,11 @@ class Chat:
             }
         self._tell()
         until = time.monotonic() + ASKED_FOR_S
-        while not turn.answered.wait(LOOK_S) and time.monotonic() < until:
-            if question.approval and not self._waits(question.approval):
-                break  # somebody has decided it elsewhere
+        elsewhere: bool | None = None
+        while not turn.answered.wait(LOOK_S) and time.monotonic() < until and elsewhere is None:
+            elsewhere = self._decided(question.approval)
         with self._turn:
-            turn.question, said = None, turn.said
+            turn.question, said = None, turn.said if elsewhere is None else elsewhere
         self._tell()
         return said
 
@@ -304,8 +302,12 @@ class Chat:
         plain: dict[str, Any] = clean({name: request.get(name) for name in names})
         return plain
 
-    def _waits(self, approval: str) -> bool:
-        return any(one["id"] == approval for one in self._ws.approvals(pending=True))
+    def _decided(self, approval: str) -> bool | None:
+        """What somebody has said to it elsewhere, as under Approvals; None: nothing yet."""
+        if not approval:
+            return None
+        state = next((one["state"] for one in self._ws.approvals() if one["id"] == approval), "pending")
+        return None if state == "pending" else state in ("granted", "used")
 
 
 def _params(text: str) -> Any:

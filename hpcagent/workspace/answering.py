@@ -18,10 +18,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hpcagent.campaign.answer import read_run
+from hpcagent.campaign.sweep import SweepResult
 from hpcagent.errors import HpcAgentError, RunDirLocked
 from hpcagent.model.base import read_json
 from hpcagent.replays.whatif import replay
 from hpcagent.reports.explain import explain
+from hpcagent.reports.lessons import sliced
 from hpcagent.reports.report import report
 from hpcagent.store.files import write_whole
 from hpcagent.store.rundir import Lock
@@ -35,6 +38,8 @@ NICER = 5
 MOST_CPU_S = 900
 """Processor time of one answer, in seconds; of `COSTLY` ones `MOST_COSTLY_CPU_S`."""
 MOST_COSTLY_CPU_S = 3600
+MOST_NEAR = 300
+"""Runs that a slice shows, the newest."""
 
 
 def _explained(folder: Path, *, run: str) -> dict[str, Any]:
@@ -62,12 +67,39 @@ def _reported(folder: Path) -> dict[str, Any]:
     }
 
 
+def _sliced(folder: Path) -> dict[str, Any]:
+    """The models along each parameter through the answer, as numbers for a plot."""
+    result = read_run(folder)
+    if isinstance(result, SweepResult):
+        return {"slices": [], "point": {}, "note": "a sweep has no model"}
+    found = sliced(result)
+    note = found.note or ("" if found.slices else "there is no point yet to go through")
+    return {
+        "slices": [
+            {
+                "metric": s.metric,
+                "parameter": s.name,
+                "values": list(s.values),
+                "mean": [*map(float, s.mean)],
+                "low": [*map(float, s.low)],
+                "high": [*map(float, s.high)],
+                "limit": s.limit,
+                "runs": [list(one) for one in s.runs[-MOST_NEAR:]],
+            }
+            for s in found.slices
+        ],
+        "point": found.point or {},
+        "note": note,
+    }
+
+
 WHAT: Mapping[str, Callable[..., dict[str, Any]]] = {
     "answer": answer_of,
     "explain": _explained,
     "recommend": lambda folder, *, n: next_points(folder, n),
     "replay": _replayed,
     "report": _reported,
+    "slices": _sliced,
 }
 """What may be asked of a campaign: each is called with its folder and the arguments of the question."""
 

@@ -529,7 +529,8 @@ class Workspace(ToolCalls):
         Args:
             identity: The campaign.
             what: `explain` (`run`: a number or the beginning of an execution id), `recommend` (`n`), `replay`
-                (`policies`, `seeds`), `report` (writes it into the campaign's folder), `answer`.
+                (`policies`, `seeds`), `report` (writes it into the campaign's folder), `answer`,
+                `slices` (the models along each parameter through the answer).
             timeout_s: Wait so long for the answer, in seconds.
             args: Of the question.
 

@@ -180,7 +180,8 @@ class Enquiries(Campaigns):
         Args:
             caller: Who asks.
             identity: The campaign.
-            what: `explain` (`run`), `recommend` (`n`), `replay` (`policies`, `seeds`), `report`, `answer`.
+            what: `explain` (`run`), `recommend` (`n`), `replay` (`policies`, `seeds`), `report`, `answer`,
+                `slices`.
             args: Of the question.
             timeout_s: Wait so long for the answer, in seconds.
 
@@ -387,5 +388,6 @@ CHECKS: Mapping[str, Callable[..., dict[str, Any]]] = {
     "recommend": _recommend,
     "replay": _replay,
     "report": _nothing,
+    "slices": _nothing,
 }
 """What may be asked of a campaign later -> its arguments, checked."""

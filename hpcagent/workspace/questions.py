@@ -54,7 +54,7 @@ class Question:
 
     Attributes:
         handle: Its handle.
-        what: `answer`, `explain`, `recommend`, `replay` or `report`.
+        what: `answer`, `explain`, `recommend`, `replay`, `report` or `slices`.
         campaign: The campaign's id.
         by: Who asked first.
         at: When: Unix time, in seconds.

@@ -2,7 +2,7 @@
 
 import { get, post } from "./client.js";
 import { bytes, chip, empty, fill, h, hours, meter, num, unit, when, withError } from "./dom.js";
-import { Convergence, Plane, legend } from "./plots.js";
+import { Convergence, Plane, SliceLine, legend } from "./plots.js";
 import { showCampaignRun } from "./sheet.js";
 import { has } from "./store.js";
 import { Table } from "./table.js";
@@ -74,9 +74,9 @@ export function campaign(store, id, announce) {
   const runs = new Runs(id);
   const open = (row) => showCampaignRun(id, row, runs.about);
   const plane = new Plane(open), convergence = new Convergence();
-  const parts = Object.fromEntries(["head", "tiles", "choose", "scale", "failures", "table", "answer", "report"].map((name) => [name, h("div", { class: `part-${name}` })]));
+  const parts = Object.fromEntries(["head", "tiles", "choose", "scale", "failures", "slices", "table", "answer", "report"].map((name) => [name, h("div", { class: `part-${name}` })]));
   const pictures = h("div", { class: "two" }, h("section", { class: "panel" }, h("h2", {}, "Plane"), parts.choose, plane.el, parts.scale), h("section", { class: "panel" }, h("h2", {}, "Convergence"), h("p", { class: "soft small", id: "convergence-note" }, "Each completed run; the line is the best measured so far. Hollow: breaks a limit."), convergence.el));
-  const body = h("div", { hidden: true }, parts.tiles, parts.answer, pictures, parts.failures, h("section", { class: "panel" }, h("h2", {}, "Runs"), parts.table), parts.report);
+  const body = h("div", { hidden: true }, parts.tiles, parts.answer, pictures, parts.slices, parts.failures, h("section", { class: "panel" }, h("h2", {}, "Runs"), parts.table), parts.report);
   const el = h("div", {}, parts.head, body);
   let table = null, standing = null, chosen = {}, busy = false, again = false, ended = false, asking = 0, pace = 3000;
 
@@ -168,6 +168,7 @@ export function campaign(store, id, announce) {
     ] });
     fill(parts.table, h("p", { class: "soft small" }, "Enter or a click opens a run."), table.el);
     fill(parts.report, report());
+    fill(parts.slices, slices(about));
     runsField.value = String(2 * (standing?.runs.most ?? runs.totals.planned));
   }
 
@@ -216,6 +217,50 @@ export function campaign(store, id, announce) {
     fill(parts.failures, kinds.length > 0 && h("section", { class: "panel" }, h("h2", {}, "Failures by kind"), h("ul", { class: "bars" }, kinds.map(([name, n]) => h("li", {}, h("span", { class: "bar-name" }, name), h("span", { class: "bar", "aria-hidden": "true" }, h("span", { style: `width:${100 * n / most}%` })), h("span", { class: "number" }, n))))));
   }
 
+  // The models along each parameter, through the answer; worked out when somebody asks.
+  let lines = [];
+  function slices(about) {
+    const place = h("div", { "aria-live": "polite" }), choose = h("div", { class: "selects" });
+    const button = h("button", { type: "button", id: "slices", class: "plain", onclick: work }, "Work them out");
+    const end = () => { for (const one of lines) one.end(); lines = []; };
+
+    async function work() {
+      button.disabled = true;
+      end();
+      fill(choose);
+      fill(place, h("p", { class: "soft" }, "A model is made of the runs …"));
+      try {
+        let said = await post(`campaign/${encodeURIComponent(id)}/slices`);
+        while (said.state === "running" && !ended) said = await get(`answer/${encodeURIComponent(said.handle)}`);
+        if (said.error) throw new Error(said.error);
+        if (!ended) show(said.answer);
+      } catch (error) {
+        fill(place, h("p", { class: "error" }, error.message));
+      }
+      button.disabled = false;
+      button.textContent = "Work them out anew";
+    }
+
+    function show(found) {
+      if (!found.slices.length) { fill(place, h("p", { class: "soft" }, found.note)); return; }
+      const names = [...new Set(found.slices.map((s) => s.metric))];
+      const draw = (name) => {
+        end();
+        const grid = h("div", { class: "slices" });
+        fill(place, grid, h("p", { class: "soft small" }, "Line: the model, the other parameters as at the best point (dotted). Band: the function lies in it with 90 %. Points: runs near it; dashed: a limit."));
+        for (const s of found.slices.filter((one) => one.metric === name)) {
+          const line = new SliceLine();
+          lines.push(line);
+          grid.append(line.el);
+          line.set(s, about.parameters.find((p) => p.name === s.parameter), about.metrics.find((m) => m.name === s.metric), found.point[s.parameter]);
+        }
+      };
+      if (names.length > 1) fill(choose, h("label", {}, h("span", {}, "Metric"), h("select", { id: "slice-metric", onchange: (e) => draw(e.target.value) }, names.map((n) => h("option", { value: n }, n)))));
+      draw(names[0]);
+    }
+    return h("section", { class: "panel" }, h("div", { class: "row-between" }, h("h2", {}, "Slices"), button), choose, place);
+  }
+
   function report() {
     const place = h("div", { "aria-live": "polite" });
     const button = h("button", { type: "button", id: "report", class: "plain", onclick: async () => {
@@ -231,7 +276,7 @@ export function campaign(store, id, announce) {
       }
       button.disabled = false;
     } }, "Write the report with its pictures");
-    return h("section", { class: "panel" }, h("h2", {}, "Slices and other pictures"), h("p", { class: "soft" }, "The report's pictures: what a model makes of the runs, slices with their uncertainty."), button, place);
+    return h("section", { class: "panel" }, h("h2", {}, "Report"), h("p", { class: "soft" }, "Its pictures: what a model makes of the runs, and how good the model is."), button, place);
   }
 
   async function pictures_(place) {
@@ -257,6 +302,7 @@ export function campaign(store, id, announce) {
       ended = true;
       plane.end();
       convergence.end();
+      for (const one of lines) one.end();
       table?.end();
     },
   };

@@ -214,6 +214,62 @@ export class Convergence extends Plot {
   }
 }
 
+// A metric's model along one parameter through the best point, with what it lies between with 90 %; runs near it.
+export class SliceLine extends Plot {
+  constructor() {
+    super(220, "");
+  }
+
+  set(slice, parameter, metric, here) {
+    Object.assign(this, { slice, parameter, metric, here });
+    this.box.setAttribute("aria-label", sliceWords(slice, parameter, metric, here));
+    this.make();
+  }
+
+  make() {
+    if (!this.slice || !this.box.clientWidth) return;
+    this.u?.destroy();
+    const { slice: s, parameter: p, metric: m } = this, place = scaleOf(p);
+    const x = s.values.map(place.at);
+    const near = s.runs.map(([v, y]) => [place.at(v), y]).filter(([v]) => typeof v === "number");
+    const all = [...s.low, ...s.high, ...near.map(([, y]) => y), ...(s.limit === null ? [] : [s.limit])].filter(Number.isFinite);
+    const pad = 0.06 * (Math.max(...all) - Math.min(...all) || 1);
+    const accent = css(this.box, "--accent");
+    this.u = new uPlot({
+      width: this.box.clientWidth, height: this.height, padding: [10, 12, 0, 0], legend: { show: false },
+      cursor: { show: false, drag: { x: false, y: false, setScale: false } },
+      scales: { x: { time: false, auto: false, range: () => (p.kind === "choice" || !place.log ? place.range : [x[0], x[x.length - 1]]), distr: place.log ? 3 : 1 }, y: { range: () => [Math.min(...all) - pad, Math.max(...all) + pad] } },
+      axes: [axis(this.box, `${p.name}${p.unit === "1" ? "" : ` (${p.unit})`}`, { size: 32, ...place.axis }), axis(this.box, `${m.name}${m.unit === "1" ? "" : ` (${m.unit})`}`, { size: 58, values: (u, splits) => splits.map((v) => num(v, 3)) })],
+      series: [{}, ...(p.kind === "choice" ? [{ paths: () => null, stroke: accent, points: { show: true, size: 8, fill: accent } }] : [{ stroke: accent, width: 1.5, points: { show: false } }, { stroke: "transparent", points: { show: false } }, { stroke: "transparent", points: { show: false } }])],
+      bands: p.kind === "choice" ? [] : [{ series: [3, 2], fill: `color-mix(in srgb, ${accent} 16%, transparent)` }],
+      hooks: { draw: [(u) => this.marks(u, x, near)] },
+    }, p.kind === "choice" ? [x, s.mean] : [x, s.mean, s.low, s.high], this.box);
+  }
+
+  marks(u, x, near) {
+    const ctx = u.ctx, ratio = devicePixelRatio, s = this.slice;
+    const at = (a, b) => [u.valToPos(a, "x", true), u.valToPos(b, "y", true)];
+    ctx.save();
+    ctx.beginPath(); ctx.rect(u.bbox.left, u.bbox.top, u.bbox.width, u.bbox.height); ctx.clip();
+    ctx.lineWidth = 1.2 * ratio;
+    const line = (from, to, colour, dash) => { ctx.strokeStyle = colour; ctx.setLineDash(dash.map((d) => d * ratio)); ctx.beginPath(); ctx.moveTo(...from); ctx.lineTo(...to); ctx.stroke(); ctx.setLineDash([]); };
+    if (this.parameter.kind === "choice") x.forEach((v, i) => line(at(v, s.low[i]), at(v, s.high[i]), css(this.box, "--accent"), []));
+    const here = scaleOf(this.parameter).at(this.here);
+    if (typeof here === "number") { const [h0] = at(here, 0); line([h0, u.bbox.top], [h0, u.bbox.top + u.bbox.height], css(this.box, "--soft"), [2, 3]); }
+    if (s.limit !== null) { const [, y] = at(x[0], s.limit); line([u.bbox.left, y], [u.bbox.left + u.bbox.width, y], css(this.box, "--bad"), [5, 4]); }
+    ctx.fillStyle = css(this.box, "--ink");
+    near.forEach(([a, b], i) => { ctx.globalAlpha = 0.25 + 0.65 * s.runs[i][2]; ctx.beginPath(); ctx.arc(...at(a, b), 2.4 * ratio, 0, 7); ctx.fill(); });
+    ctx.restore();
+  }
+}
+
+function sliceWords(s, p, m, here) {
+  const known = s.mean.map((v, i) => [v, i]);
+  const [low, high] = [known.reduce((a, b) => (b[0] < a[0] ? b : a)), known.reduce((a, b) => (b[0] > a[0] ? b : a))];
+  const at = ([v, i]) => `${num(v)}${unit(m.unit)} at ${num(s.values[i])}${unit(p.unit)}`;
+  return `${m.name} along ${p.name} by the model, through ${num(here)}${unit(p.unit)}: lowest ${at(low)}, highest ${at(high)}; ${s.runs.length} runs near it.`;
+}
+
 export function legend(low, high, name, u) {
   return h("div", { class: "legend" }, h("span", {}, num(low, 3)), h("span", { class: "ramp", style: `background:linear-gradient(90deg,${stops().map((s) => `rgb(${s})`)})` }), h("span", {}, `${num(high, 3)}${unit(u)}`), h("span", { class: "soft" }, name));
 }

@@ -68,7 +68,7 @@ export function start(store, chosen, announce) {
   const about = h("span", { class: "soft small", id: "app-about" });
   const pick = h("div", { class: "panel" });
   const el = h("div", { class: "narrow-page" }, pick, form);
-  let apps = [], what = "run";
+  let apps = [], what = "run", appField = null;
 
   async function begin() {
     if (!store.may("run")) {
@@ -77,13 +77,24 @@ export function start(store, chosen, announce) {
     }
     apps = (await get("apps")).apps;
     const select = h("select", { id: "app", onchange: () => show(select.value) }, h("option", { value: "" }, "Choose an app …"), apps.map((a) => h("option", { value: a.name, selected: a.name === chosen }, a.name)));
+    appField = h("div", { class: "field" }, h("label", { for: "app" }, "App"), select, about);
     const kind = (value, title, words) => h("label", { class: "choice" }, h("input", { type: "radio", name: "what", value, checked: value === what, onchange: () => { what = value; show(select.value); } }), h("span", {}, h("strong", {}, title), h("span", { class: "soft small" }, words)));
-    fill(pick, h("div", { class: "field" }, h("label", { for: "app" }, "App"), select, about), h("fieldset", {}, h("legend", {}, "What to start"), kind("run", "One run", "at the parameters that you give"), kind("campaign", "A campaign", "looks for the best point, run by run, under a cap")));
+    fill(pick, appField, h("fieldset", {}, h("legend", {}, "What to start"), kind("run", "One run", "at the parameters that you give"), kind("campaign", "A campaign", "looks for the best point, run by run, under a cap"), kind("packaged", "A packaged campaign", "a question that comes with hpcagent, with its caps")));
     show(chosen ?? "");
   }
 
   async function show(app) {
     chosen = app;
+    appField.hidden = what === "packaged";
+    if (what === "packaged") {
+      try {
+        const found = (await get("configs")).campaigns;
+        if (what === "packaged") fill(form, packagedForm(found));
+      } catch (error) {
+        fill(form, h("p", { class: "error" }, error.message));
+      }
+      return;
+    }
     about.textContent = apps.find((a) => a.name === app)?.description ?? "";
     if (!app) {
       fill(form, empty("Which app?", "Its contract makes the form: parameters with units and bounds."));
@@ -91,7 +102,7 @@ export function start(store, chosen, announce) {
     }
     try {
       const contract = await get(`apps/${encodeURIComponent(app)}`);
-      if (chosen === app) fill(form, what === "run" ? runForm(contract) : campaignForm(contract));
+      if (chosen === app && what !== "packaged") fill(form, what === "run" ? runForm(contract) : campaignForm(contract));
     } catch (error) {
       fill(form, h("p", { class: "error" }, error.message));
     }
@@ -153,6 +164,21 @@ export function start(store, chosen, announce) {
       return "";
     };
     return filled(fields, [h("section", { class: "panel" }, h("h2", {}, "Goal"), h("div", { class: "fields" }, Object.values(goal).map((f) => f.el))), h("section", { class: "panel" }, h("h2", {}, "What is varied"), h("p", { class: "soft small" }, "Without a tick it has one value in all runs."), Object.values(spaces).map((s) => s.el)), h("section", { class: "panel" }, h("h2", {}, "How far, where, why"), h("div", { class: "fields" }, Object.values(caps).map((f) => f.el)))], asked, "campaigns", "campaigns/estimate", "Start the campaign", (said) => { location.hash = `#/campaign/${encodeURIComponent(said.id)}`; }, check);
+  }
+
+  function packagedForm(all) {
+    if (!all.length) return empty("None is there", "No campaign comes with this installation.");
+    const which = new Field("config", "Campaign", { enum: all.map((c) => c.name), default: all[0].name }, { hint: "" });
+    const caps = { max_runs: new Field("max-runs", "Runs at most", { type: "integer", minimum: 1, maximum: 100000, default: "" }, { hint: "in place of its own (optional)" }), node_hours: new Field("node-hours", "Node-hours at most", { type: "number", exclusiveMinimum: 0, default: "" }, { hint: "in place of its own (optional)" }), site: site(), why: why() };
+    const words = h("div", { id: "config-about", "aria-live": "polite" });
+    const tell = () => {
+      const c = all.find((one) => one.name === which.value());
+      fill(words, h("p", {}, c.description || "It says nothing of what it finds out."), facts([["App", c.app], ["Runs at most", c.max_runs], ["Node-hours at most", c.node_hours]]));
+    };
+    which.input.addEventListener("change", tell);
+    tell();
+    const asked = () => ({ campaign: which.value(), max_runs: caps.max_runs.value() ?? null, node_hours: caps.node_hours.value() ?? null, site: caps.site.value() ?? "", why: caps.why.value() ?? "" });
+    return filled({ campaign: which, ...caps }, [h("section", { class: "panel" }, which.el, words), h("section", { class: "panel" }, h("h2", {}, "How far, where, why"), h("div", { class: "fields" }, Object.values(caps).map((f) => f.el)))], asked, "configs", "configs/estimate", "Start the campaign", (said) => { location.hash = `#/campaign/${encodeURIComponent(said.id)}`; });
   }
 
   function filled(fields, parts, asked, path, estimatePath, words, done, more = () => "") {
