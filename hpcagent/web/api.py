@@ -25,7 +25,7 @@ from hpcagent.model.texts import as_name
 from hpcagent.web.asked import Asked, CampaignAsked, Decision, Explain, Extension, Nothing, PackagedAsked, RunAsked
 from hpcagent.web.chat import Answered, Chat, QuestionAsked
 from hpcagent.web.feed import Feed, Listener, Message, units_of
-from hpcagent.web.toolbox import AgentAsked, Assignment, Toolbox, ToolAsked, ToolDecision
+from hpcagent.web.toolbox import AgentAsked, Assignment, ToolAsked, Toolbox, ToolDecision
 from hpcagent.workspace.answers import campaign_toml
 from hpcagent.workspace.client import Workspace
 

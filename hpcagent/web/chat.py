@@ -1,7 +1,7 @@
 """Conversations with the supervisor, on the page: each turn goes on in a thread of its own, whoever looks at it.
 
-What goes on is a part of the feed, `chat`: so a page that was away sees how it went. Nothing here imports a model's
-packages before somebody asks a question.
+What goes on is a part of the feed, `chat`: so a page that was away sees how it went. Nothing here imports the
+packages of models before somebody asks a question.
 """
 
 from __future__ import annotations
