@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Answered", "Chat", "QuestionAsked"]
 
 PACKAGE = "pydantic_ai"
-NOT_INSTALLED = "The chat needs packages that are not installed: pip install 'hpcagent[agents]', then start `hpcagent web` again."
+NOT_INSTALLED = "The chat needs packages: pip install 'hpcagent[agents]', then start `hpcagent web` again."
 NO_MODEL = (
     "The chat needs a language model: set HPCAGENT_MODEL (and HPCAGENT_MODEL_URL for a server of your own), then "
     "start `hpcagent web` again; docs/howto/models.md says how."

@@ -62,7 +62,7 @@ class Toolbox:
         self._ws = workspace
 
     def tool(self, at: Mapping[str, str], query: Mapping[str, str]) -> Any:
-        """A tool as it is now. Its text is what is approved: not masked, and what is invisible in it is spelt out."""
+        """A tool as it is now. Its text is what is approved: nothing is masked, and no character is invisible."""
         found = self._ws.tool(at["name"])
         text = HIDDEN.sub(lambda m: f"\\u{ord(m[0]):04x}", found.pop("text"))
         return clean(found) | {"text": text}
