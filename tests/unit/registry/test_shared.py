@@ -20,10 +20,10 @@ git = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")
 def test_a_folder_has_texts_with_their_digests(tmp_path):
     folder = tmp_path / "ours"
     assert write_shared(folder, [CARD]) == ["half@1.1.0"]
-    assert read_shared(folder) == [("half", TEXT, "imported from the folder ours, half@1.1.0")]
+    assert read_shared(folder).tools == (("half", TEXT, "imported from the folder ours, half@1.1.0"),)
     other = CARD | {"name": "third", "text": "x", "sha256": digest_of("x")}
     write_shared(folder, [other])
-    assert [one[0] for one in read_shared(folder)] == ["half", "third"]
+    assert [one[0] for one in read_shared(folder).tools] == ["half", "third"]
     with pytest.raises(BadInput, match="approved tools are shared"):
         write_shared(folder, [CARD | {"usable": False, "state": "pending"}])
 
@@ -75,7 +75,7 @@ def test_a_git_repository_does_as_well_and_its_hooks_do_not_run(tmp_path, monkey
         ["git", "-C", str(folder), "log", "--format=%s"], capture_output=True, text=True, check=True
     )
     assert log.stdout.split() == ["again", "half"] and not (tmp_path / "trap").exists()
-    ((name, text, origin),) = read_shared(f"file://{folder}")
+    ((name, text, origin),) = read_shared(f"file://{folder}").tools
     assert (name, text) == ("half", TEXT) and "half@1.2.0" in origin and " at " in origin
 
 
