@@ -113,21 +113,21 @@ SPECIALISTS: tuple[Specialist, ...] = (
     ),
     Specialist(
         "shell_agent",
-        "You do with lines of a shell what no other specialist can: look into files of runs, convert them, count. "
-        "You start from nothing each time, without network; a file of a run is given as artifact:RUN/PATH.",
+        "You do with lines of a shell what no other specialist can: look into files of runs, convert them, "
+        "count. You start from nothing each time, without network; a file of a run is given as artifact:RUN/PATH.",
         ("shell_command", "list_runs", *_FOLLOW),
         needs="shell_command",
     ),
     Specialist(
         "compute_agent",
-        "You compute numbers with Python that you write, one number a run, from values that you were given with their "
-        "units or from a file of a run (artifact:RUN/PATH). You say how you have computed each.",
+        "You compute numbers with Python that you write, one number a run, from values that you were given with "
+        "their units or from a file of a run (artifact:RUN/PATH). You say how you have computed each.",
         ("python_code", "calculate", "plot_data", *_FOLLOW),
         needs="python_code",
     ),
 )
-"""Those that are there from the start; one of the workspace with the same name stands in its place. The last two are
-there where `base_agents` of `workspace.toml` says so."""
+"""Those that are there from the start; one of the workspace with the same name stands in its place. The last two
+are there where `base_agents` of `workspace.toml` says so."""
 
 
 class Pool:

@@ -77,9 +77,7 @@ class Agents:
             raise BadInput(f"there is no agent {name!r}; {nearest(name, self._names())}", value=name)
         return self._seen(name)
 
-    def add(
-        self, name: str, role: str, *, tools: tuple[str, ...] = (), by: str, origin: str = ""
-    ) -> SeenAgent:
+    def add(self, name: str, role: str, *, tools: tuple[str, ...] = (), by: str, origin: str = "") -> SeenAgent:
         """Make an agent.
 
         Args:

@@ -56,16 +56,16 @@ SCRIPTS: Mapping[str, Script] = {
         Script(
             "shell_command",
             "shell",
-            "Run lines of a POSIX shell in a sandbox, and say what they printed. Files that they write are artifacts "
-            f"below {MADE}/; $FILE is the file that was given.",
+            "Run lines of a POSIX shell in a sandbox, and say what they printed. Files that they write are "
+            f"artifacts below {MADE}/; $FILE is the file that was given.",
             "exit_code",
             "exit code of the last line; above 128 for a signal",
         ),
         Script(
             "python_code",
             "compute",
-            "Run Python in a sandbox. The number that it leaves in `result` is the metric; files that it writes are "
-            f"artifacts below {MADE}/; FILE is the path of the file that was given, or empty.",
+            "Run Python in a sandbox. The number that it leaves in `result` is the metric; files that it writes "
+            f"are artifacts below {MADE}/; FILE is the path of the file that was given, or empty.",
             "result",
             "the number that the script has left in `result`, in whatever unit it computes",
         ),
@@ -93,16 +93,21 @@ def script_app(name: str, rules: Rules) -> App:
     one, tier = SCRIPTS[name], scripts_on(rules).get(name)
     if tier is None:
         raise BadInput(
-            f'{name} is off here: it runs what a model has written. `base_agents = {{ {one.rule} = "bubblewrap" }}` in '
+            f"{name} is off here: it runs what a model has written. "
+            f'`base_agents = {{ {one.rule} = "bubblewrap" }}` in '
             "workspace.toml lets it run in that sandbox.",
             value=name,
         )
     kind = "shell" if one.rule == "shell" else "python"
-    sandbox = Sandbox(require=tier, memory_mb=2000, cpu_s=600, processes=64, file_mb=200, disk_mb=500, output_mb=200)
+    sandbox = Sandbox(
+        require=tier, memory_mb=2000, cpu_s=600, processes=64, file_mb=200, disk_mb=500, output_mb=200
+    )
     return executable(
         [sys.executable, "-I", _FILE.name, kind],
         parameters={
-            LINES: Parameter(name=LINES, kind="text", description="The script: a text, or a JSON list of its lines."),
+            LINES: Parameter(
+                name=LINES, kind="text", description="The script: a text, or a JSON list of its lines."
+            ),
             "file": Parameter(
                 name="file", kind="text", default="", description="A file that it may read: artifact:RUN/PATH."
             ),
@@ -137,7 +142,7 @@ def as_lines(app: App, params: Mapping[str, Any]) -> dict[str, Any]:
     text = json.dumps(given.splitlines())
     if len(text) > LONGEST_TEXT:
         raise BadInput(
-            f"the script has {len(text)} characters as JSON; at most {LONGEST_TEXT} are taken: register a tool, or "
-            "take several steps."
+            f"the script has {len(text)} characters as JSON; at most {LONGEST_TEXT} are taken: register a tool, "
+            "or take several steps."
         )
     return {**params, LINES: text}

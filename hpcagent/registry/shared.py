@@ -147,8 +147,8 @@ def _as_exported(folder: Path, file: str, sha256: str, where: str) -> str:
     text = read_own(folder / file, anybodys=True)
     if digest_of(text) != sha256:
         raise BadInput(
-            f"{where}: {file} has the SHA-256 {digest_of(text)[:12]}..., and {DIGESTS} says {sha256[:12]}...: it was "
-            "changed since it was exported.",
+            f"{where}: {file} has the SHA-256 {digest_of(text)[:12]}..., and {DIGESTS} says {sha256[:12]}...: "
+            "it was changed since it was exported.",
             value=file,
         )
     return text

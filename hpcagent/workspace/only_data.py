@@ -62,7 +62,12 @@ def check_only_data(app: App, params: Mapping[str, Any], settings: Mapping[str, 
                 do="leave it out; a person starts such a run by the shell or by ha.Workspace",
             )
     for name, value in params.items():
-        if not isinstance(value, str) or not value or value.startswith("artifact:") or _is_choice(app, name, value):
+        if (
+            not isinstance(value, str)
+            or not value
+            or value.startswith("artifact:")
+            or _is_choice(app, name, value)
+        ):
             continue
         if app.name in SCRIPTS and name == LINES:  # code, which the workspace's rules let run in a sandbox
             continue

@@ -162,7 +162,9 @@ class Runs(Records):
         if name in SCRIPTS:
             script = script_app(name, self.rules)
             if version not in ("", script.contract.version):
-                raise BadInput(f"{name} has version {script.contract.version} here, not {version}.", value=reference)
+                raise BadInput(
+                    f"{name} has version {script.contract.version} here, not {version}.", value=reference
+                )
             return script
         if name in app_names() or not self.tools.has(name):
             return None

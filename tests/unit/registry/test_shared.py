@@ -39,6 +39,33 @@ def test_what_was_changed_on_the_way_is_refused(tmp_path):
         read_shared(tmp_path)
 
 
+AGENT = {"name": "chem", "role": "You compute rates of reactions.", "tools": ["half", "rdf"]}
+
+
+def test_agents_go_along_with_their_digests(tmp_path):
+    folder = tmp_path / "ours"
+    assert write_shared(folder, [CARD], [AGENT]) == ["half@1.1.0", "agent chem"]
+    (agent,) = read_shared(folder).agents
+    assert agent == ("chem", AGENT["role"], ("half", "rdf"), "imported from the folder ours")
+    write_shared(folder, [CARD])  # without agents: those that are there stay
+    assert read_shared(folder).agents == (agent,)
+    file = folder / "agents" / "chem.json"
+    text = file.read_text()
+    file.write_text(text.replace("rates", "lies about rates"))
+    with pytest.raises(BadInput, match="was changed since"):
+        read_shared(folder)
+    file.write_text(text.replace('"chem"', '"other"'))
+    table = json.loads((folder / DIGESTS).read_text())
+    table["agents"]["chem"]["sha256"] = digest_of(file.read_text())
+    (folder / DIGESTS).write_text(json.dumps(table))
+    with pytest.raises(BadInput, match="it is the record of other"):
+        read_shared(folder)
+    table["agents"] = {"../chem": {"sha256": "0"}}
+    (folder / DIGESTS).write_text(json.dumps(table))
+    with pytest.raises(BadInput, match="no name of a tool"):
+        read_shared(folder)
+
+
 @pytest.mark.parametrize("name", ["../half", "/etc/passwd", "a b", ""])
 def test_a_table_that_names_other_files_is_refused(tmp_path, name):
     (tmp_path / DIGESTS).write_text(
