@@ -291,12 +291,10 @@ def test_an_edited_tool_is_tried_again_and_an_old_version_still_runs(core):
 def test_a_rejected_tool_runs_no_more_by_the_app_that_was_kept_for_its_runs(core):
     (made,) = core.tools.register(HALF, by="ada")
     core.tools.tested("half", made.sha256, Trial(state="none"))
-    core.tools.decide("half", approve=True, by="bob", despite_tests=True)
-    record = core.tools.see("half").record
-    core.tool_seals["half", record.version] = record.seal
+    core.decide_tool(by(core, "bob"), name="half", approve=True, despite_tests=True)
     kept = core.referred("half")
     assert core.app(kept).name == "half"
-    core.tools.decide("half", approve=False, by="bob")
+    core.decide_tool(by(core, "bob"), name="half", approve=False)
     with pytest.raises(NotAllowed, match=r"rejected|another one than was approved"):
         core.app(kept)  # what `repeat`, `extend` and a restart ask for
 
