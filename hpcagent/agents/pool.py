@@ -9,6 +9,7 @@ from hpcagent.agents.tools import AgentTool, app_tool, first_line, served_tools,
 from hpcagent.errors import BadInput
 from hpcagent.mcp.callers import Caller
 from hpcagent.mcp.said import clean_text
+from hpcagent.registry.scripts import SCRIPTS, scripts_on
 
 __all__ = ["SPECIALISTS", "Pool", "Specialist", "knowledge"]
 
@@ -27,11 +28,13 @@ class Specialist:
         name: As the supervisor calls it.
         role: What it is told that it is and does.
         tools: Names of its tools; those that there are not at the moment are left out.
+        needs: A tool without which it is not there; empty: any will do.
     """
 
     name: str
     role: str
     tools: tuple[str, ...]
+    needs: str = ""
 
 
 _FOLLOW = ("wait_for", "get_status", "list_artifacts", "fetch_artifact", "cancel")
@@ -108,8 +111,23 @@ SPECIALISTS: tuple[Specialist, ...] = (
             "list_agents",
         ),
     ),
+    Specialist(
+        "shell_agent",
+        "You do with lines of a shell what no other specialist can: look into files of runs, convert them, "
+        "count. You start from nothing each time, without network; a file of a run is given as artifact:RUN/PATH.",
+        ("shell_command", "list_runs", *_FOLLOW),
+        needs="shell_command",
+    ),
+    Specialist(
+        "compute_agent",
+        "You compute numbers with Python that you write, one number a run, from values that you were given with "
+        "their units or from a file of a run (artifact:RUN/PATH). You say how you have computed each.",
+        ("python_code", "calculate", "plot_data", *_FOLLOW),
+        needs="python_code",
+    ),
 )
-"""Those that are always there; one of the workspace with the same name stands in its place."""
+"""Those that are there from the start; one of the workspace with the same name stands in its place. The last two
+are there where `base_agents` of `workspace.toml` says so."""
 
 
 class Pool:
@@ -138,6 +156,8 @@ class Pool:
         return [found[name] for name in sorted(found) if self._has_tools(found[name])]
 
     def _has_tools(self, one: Specialist) -> bool:
+        if one.needs:
+            return self._app(one.needs) is not None
         return bool(set(one.tools) & self._plain().keys()) or one not in SPECIALISTS
 
     def get(self, name: str) -> Specialist:
@@ -163,6 +183,8 @@ class Pool:
 
     def _app(self, name: str) -> AgentTool | None:
         """An app or registered tool by its name; None: there is none that may be used now."""
+        if name in SCRIPTS and name not in scripts_on(self._caller.workspace.folder.read_rules()):
+            return None
         usable = {one["name"] for one in self._caller.workspace.apps()}
         if name.partition("@")[0] not in usable:
             return None

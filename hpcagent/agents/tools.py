@@ -14,11 +14,13 @@ from hpcagent.errors import BadInput
 from hpcagent.mcp import tools as served
 from hpcagent.mcp.callers import Caller
 from hpcagent.mcp.serving import Tool, as_sdk_tool, tools_of, wrong_argument
+from hpcagent.registry.scripts import SCRIPTS
 
 __all__ = ["AgentTool", "app_tool", "first_line", "served_tools", "wait_tool"]
 
 LONGEST_WAIT_S = 300.0
 APP_WAIT_S = 120.0
+PRINTED_LINES = 200
 SLICE_S = 2.0
 """A wait ends within this time when nobody needs it any more."""
 OVER = ("completed", "failed", "stopped", "cancelled")
@@ -144,6 +146,8 @@ def waited(caller: Caller, identity: str, timeout_s: float) -> dict[str, Any]:
             status = caller.workspace.status(identity, lines=20)
     if status.get("kind") == "campaign":
         return _answered(caller, identity, until)
+    if status.get("app") in SCRIPTS:  # what a script has printed is what it was for
+        status = caller.workspace.status(identity, lines=PRINTED_LINES)
     return _catalyst(caller, identity, until) | _said(status)
 
 
@@ -171,7 +175,8 @@ def _said(status: Mapping[str, Any]) -> dict[str, Any]:
     names = ("app", "state", "params", "metrics", "units", "uncertainty", "failure", "notes", "artifacts", "cost")
     said = {name: status[name] for name in names if status.get(name)}
     log = "\n".join(status.get("log_tail") or ())
-    return {"run_id": status["id"], **said, **({"log_tail": log} if log and not said.get("metrics") else {})}
+    shows = log and (not said.get("metrics") or status.get("app") in SCRIPTS)
+    return {"run_id": status["id"], **said, **({"log_tail": log} if shows else {})}
 
 
 # -- apps by their name -----------------------------------------------------------------------

@@ -26,14 +26,23 @@ WHAT = {
     "remove": "NAME: remove one that is not approved",
     "agents": "agents, with their tools",
     "add-agent": "NAME ROLE [TOOL...]: make an agent",
+    "accept-agent": "NAME: let an agent work that was imported, when you have read its role text",
     "remove-agent": "NAME: remove an agent",
     "assign": "TOOL AGENT: give an agent a tool",
     "unassign": "TOOL AGENT: take it away",
-    "export": "FOLDER [NAME...]: write approved tools for others",
-    "import": "FOLDER or git address: register tools of others",
+    "export": "FOLDER [NAME...]: write approved tools and agents for others",
+    "import": "FOLDER or git address: register tools and agents of others",
 }
 NEEDED = {"show": 1, "check": 1, "register": 1, "approve": 1, "reject": 1, "remove": 1, "add-agent": 2}
-NEEDED |= {"remove-agent": 1, "assign": 2, "unassign": 2, "export": 1, "import": 1}
+NEEDED |= {"accept-agent": 1, "remove-agent": 1, "assign": 2, "unassign": 2, "export": 1, "import": 1}
+
+
+_CALLS = {
+    "show": "tool",
+    "remove": "remove_tool",
+    "accept-agent": "accept_agent",
+    "remove-agent": "remove_agent",
+}
 
 
 def add(cli: typer.Typer) -> None:
@@ -138,7 +147,7 @@ def _done(
         return there.export_tools(first, rest, commit=commit)
     if what == "import":
         return there.import_tools(first, why=why)
-    return getattr(there, {"show": "tool", "remove": "remove_tool", "remove-agent": "remove_agent"}[what])(first)
+    return getattr(there, _CALLS[what])(first)
 
 
 def _shown(what: str, found: Any) -> str:
@@ -146,7 +155,7 @@ def _shown(what: str, found: Any) -> str:
     if what == "show":
         return _whole(found)
     if what == "import":
-        lines = [_card(one) for one in found["tools"]]
+        lines = [_card(one) for one in [*found["tools"], *found["agents"]]]
         return "\n\n".join([*lines, *(f"{name}: not registered: {why}" for name, why in found["refused"].items())])
     if what == "check":
         return "\n".join([f"tools: {', '.join(found['tools']) or 'none'}", *_findings(found)])

@@ -11,7 +11,7 @@ from hpcagent.gate.request import Effect, Request
 from hpcagent.model.base import Record
 from hpcagent.model.texts import Name
 
-__all__ = ["ApprovalRule", "Caller", "Person", "Quota", "Right", "Rights", "Rules", "SiteRule"]
+__all__ = ["ApprovalRule", "BaseAgents", "Caller", "Person", "Quota", "Right", "Rights", "Rules", "SiteRule"]
 
 Right = Literal["run", "read", "write", "approve", "see_all", "manage"]
 """run: start and cancel one's own runs; read, write: resources and contexts, write also to tell events and to
@@ -170,6 +170,18 @@ class ApprovalRule(Record):
         return (self.because or " and ".join(why) or "every request has to be approved") + hint
 
 
+class BaseAgents(Record):
+    """Agents that run what a model has written, off unless they are named: in which sandbox each runs.
+
+    Attributes:
+        shell: `shell_agent`, which runs lines of a shell by the app `shell_command`.
+        compute: `compute_agent`, which runs Python by the app `python_code`.
+    """
+
+    shell: Literal["off", "limits", "bubblewrap"] = "off"
+    compute: Literal["off", "limits", "bubblewrap"] = "off"
+
+
 class Rules(Record):
     """The whole of `workspace.toml`.
 
@@ -183,6 +195,7 @@ class Rules(Record):
         approval: Requests that a person has to approve.
         approval_expires_s: So long after it was asked for or granted an approval holds, in seconds.
         require_sandbox: Tier for code that the library does not bring; refused where it is not to be had.
+        base_agents: Agents that run what a model has written, each in its sandbox; off by default.
         retention_days: Folders of runs older than this are removed by `Workspace.expire`; None: kept.
         retries: How often a run is started again after an infrastructure failure.
         idle_s: A service that has nothing to do ends after so long, in seconds; None: it stays.
@@ -197,6 +210,7 @@ class Rules(Record):
     approval: tuple[ApprovalRule, ...] = ()
     approval_expires_s: float = Field(default=7 * 86400.0, gt=0, allow_inf_nan=False)
     require_sandbox: Literal["none", "limits", "bubblewrap"] = "none"
+    base_agents: BaseAgents = BaseAgents()
     retention_days: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     retries: int = Field(default=2, ge=0, le=20)
     idle_s: float | None = Field(default=3600.0, gt=0, allow_inf_nan=False)

@@ -77,7 +77,7 @@ class Agents:
             raise BadInput(f"there is no agent {name!r}; {nearest(name, self._names())}", value=name)
         return self._seen(name)
 
-    def add(self, name: str, role: str, *, tools: tuple[str, ...] = (), by: str) -> SeenAgent:
+    def add(self, name: str, role: str, *, tools: tuple[str, ...] = (), by: str, origin: str = "") -> SeenAgent:
         """Make an agent.
 
         Args:
@@ -85,6 +85,7 @@ class Agents:
             role: What it is told that it is and does.
             tools: Names of its tools.
             by: Who makes it.
+            origin: Where it is from, in words; one that is from elsewhere waits until a person lets it work.
 
         Raises:
             BadInput: There is one of that name, or the role text steers it against whom it works for.
@@ -98,9 +99,26 @@ class Agents:
                 )
             if len(self._names()) >= MOST_AGENTS:
                 raise BadInput(f"there are {MOST_AGENTS} agents; remove one first.")
-            record = AgentRecord(name=name, role=role, tools=_tools(tools), by=by, at=self._clock())
+            made = {"origin": origin, "waits": bool(origin), "by": by, "at": self._clock()}
+            record = AgentRecord(name=name, role=role, tools=_tools(tools), **made)
             write_record(self._path(name), record)
-        return SeenAgent(record, tuple(warnings_of(findings)))
+        return SeenAgent(record, tuple(warnings_of(findings)), _waits(record))
+
+    def accept(self, name: str, *, by: str) -> SeenAgent:
+        """Let an agent work that is from elsewhere; again, it does nothing.
+
+        Raises:
+            BadInput: There is none of that name, or its role text has a problem.
+        """
+        with self._held():
+            seen = self.get(name)
+            if not seen.record.waits:
+                return seen
+            if seen.problem != _waits(seen.record):
+                raise BadInput(f"the agent {name} cannot be used: {seen.problem}.", value=name)
+            record = seen.record.model_copy(update={"waits": False, "by": by, "at": self._clock()})
+            write_record(self._path(name), record)
+            return SeenAgent(record, seen.findings)
 
     def remove(self, name: str) -> AgentRecord:
         """Remove an agent; its tools stay.
@@ -127,7 +145,7 @@ class Agents:
         """
         with self._held():
             seen = self.get(name)
-            if seen.problem:
+            if seen.problem and seen.problem != _waits(seen.record):
                 raise BadInput(f"the agent {name} cannot be changed: {seen.problem}.", value=name)
             old = seen.record.tools
             if take and tool not in old:
@@ -137,7 +155,7 @@ class Agents:
                 return seen
             record = seen.record.model_copy(update={"tools": new, "by": by, "at": self._clock()})
             write_record(self._path(name), record)
-            return SeenAgent(record, seen.findings)
+            return SeenAgent(record, seen.findings, _waits(record))
 
     # -- files --------------------------------------------------------------------------------
 
@@ -167,8 +185,13 @@ class Agents:
             return SeenAgent(record, problem=f"{name}.json is the record of {record.name}")
         findings = _checked(name, record.role)
         errors = errors_of(findings)
-        problem = "; ".join(one.says for one in errors)
+        problem = "; ".join(one.says for one in errors) or _waits(record)
         return SeenAgent(record, tuple(warnings_of(findings)), problem)
+
+
+def _waits(record: AgentRecord) -> str:
+    """Why an agent from elsewhere does nothing yet; empty: it may work."""
+    return f"it is {record.origin}, and a person has not let it work yet" if record.waits else ""
 
 
 def _checked(name: str, role: str) -> list[Finding]:

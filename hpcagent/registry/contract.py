@@ -23,7 +23,7 @@ from hpcagent.registry.findings import Finding
 from hpcagent.registry.runner import FILES, TOOL, VALUE
 from hpcagent.registry.signature import Argument, Output, Signature
 
-__all__ = ["RUNNER", "SIZE", "app_of", "as_texts", "check_contract", "parameters_of", "spec_of"]
+__all__ = ["RUNNER", "SIZE", "app_of", "as_texts", "check_contract", "parameters_of", "spec_of", "tool_of"]
 
 RUNNER = "runner.py"
 """Name of the script that calls the function, in a run's directory."""
@@ -113,6 +113,14 @@ def app_of(
         reads=spec_of(signature)["files"],
         sandbox=sandbox if isinstance(sandbox, Sandbox) else Sandbox(require=sandbox),
     )
+
+
+def tool_of(app: App) -> tuple[str, str, str] | None:
+    """Name, version and digest of the registered tool that an app is; None: it is none."""
+    words = app.settings.get("command") or ()
+    if len(words) < 5 or words[2] != RUNNER or words[3] != app.name:
+        return None
+    return app.name, app.contract.version, str(words[4])
 
 
 def _description(signature: Signature) -> str:

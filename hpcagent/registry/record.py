@@ -97,6 +97,8 @@ class AgentRecord(Record):
         tools: Names of the tools that it has.
         by: Who made it, or changed it last.
         at: When, as Unix time in seconds.
+        origin: Where it is from, in words; empty: it was made here.
+        waits: Whether it is from elsewhere and a person has not let it work yet.
     """
 
     name: Name
@@ -104,3 +106,5 @@ class AgentRecord(Record):
     tools: tuple[Name, ...] = ()
     by: str = ""
     at: float = 0.0
+    origin: str = ""
+    waits: bool = False

@@ -1,7 +1,9 @@
-"""Tools that are shared: a folder or git repository with texts and digests. What comes from there is pending.
+"""Tools and agents that are shared: a folder or git repository with digests. What comes from there is pending.
 
-digests.json        {"format": 1, "tools": {"NAME": {"version": "1.0.0", "sha256": "..."}}}
+digests.json        {"format": 1, "tools": {"NAME": {"version": "1.0.0", "sha256": "..."}},
+                     "agents": {"NAME": {"sha256": "..."}}}
 NAME.py  NAME.json  text; record, for people to read: who approved it there decides nothing here
+agents/NAME.json    name, role text, tools
 """
 
 from __future__ import annotations
@@ -12,17 +14,19 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcagent.errors import BadInput
 from hpcagent.registry.files import read_own
-from hpcagent.registry.record import digest_of
+from hpcagent.registry.record import AgentRecord, digest_of
 from hpcagent.store.files import make_folder, write_whole
 
-__all__ = ["DIGESTS", "read_shared", "write_shared"]
+__all__ = ["DIGESTS", "Shared", "read_shared", "write_shared"]
 
 DIGESTS = "digests.json"
+AGENTS = "agents"
 FORMAT = 1
 MOST = 500
 GIT_S = 300.0
@@ -32,16 +36,36 @@ _ADDRESS = re.compile(r"(?:https|ssh|file)://|[\w.-]+@[\w.-]+:|.*\.git/?\Z")
 _SAFE = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "protocol.ext.allow=never")
 
 
-def write_shared(folder: Path, tools: Sequence[Mapping[str, Any]], *, commit: str = "") -> list[str]:
-    """Write tools into a folder; those that are there under other names stay.
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What a folder has to share.
+
+    Attributes:
+        tools: Name, text, where it is from.
+        agents: Name, role text, names of tools, where it is from.
+    """
+
+    tools: tuple[tuple[str, str, str], ...] = ()
+    agents: tuple[tuple[str, str, tuple[str, ...], str], ...] = ()
+
+
+def write_shared(
+    folder: Path,
+    tools: Sequence[Mapping[str, Any]],
+    agents: Sequence[Mapping[str, Any]] = (),
+    *,
+    commit: str = "",
+) -> list[str]:
+    """Write tools and agents into a folder; those that are there under other names stay.
 
     Args:
         folder: Made if it is not there.
         tools: Cards with `text`.
+        agents: Cards: `name`, `role`, `tools`.
         commit: Message; empty: nothing is committed.
 
     Returns:
-        `NAME@VERSION` of each.
+        `NAME@VERSION` of each tool, `agent NAME` of each agent.
 
     Raises:
         BadInput: One is not approved, or git refuses.
@@ -50,25 +74,32 @@ def write_shared(folder: Path, tools: Sequence[Mapping[str, Any]], *, commit: st
         if not one["usable"]:
             raise BadInput(f"{one['name']} is {one['problem'] or one['state']}; approved tools are shared.")
     make_folder(folder)
-    known = _digests(folder) if (folder / DIGESTS).exists() else {}
+    known, others = _digests(folder) if (folder / DIGESTS).exists() else ({}, {})
     for one in tools:
         known[one["name"]] = {"version": one["version"], "sha256": one["sha256"]}
         write_whole(folder / f"{one['name']}.py", one["text"])
         about = {name: value for name, value in one.items() if name not in ("text", "problem", "usable", "agents")}
         write_whole(folder / f"{one['name']}.json", json.dumps(about, indent=1) + "\n")
-    write_whole(folder / DIGESTS, json.dumps({"format": FORMAT, "tools": known}, indent=1, sort_keys=True) + "\n")
+    for one in agents:
+        text = json.dumps({name: one[name] for name in ("name", "role", "tools")}, indent=1) + "\n"
+        make_folder(folder / AGENTS)
+        write_whole(folder / AGENTS / f"{one['name']}.json", text)
+        others[one["name"]] = {"sha256": digest_of(text)}
+    table = {"format": FORMAT, "tools": known} | ({"agents": others} if others else {})
+    write_whole(folder / DIGESTS, json.dumps(table, indent=1, sort_keys=True) + "\n")
     if commit:
         if not (folder / ".git").exists():
             _git(["init", "--quiet", str(folder)])
         files = [DIGESTS, *(f"{one['name']}.{end}" for one in tools for end in ("py", "json"))]
+        files += [f"{AGENTS}/{one['name']}.json" for one in agents]
         _git(["-C", str(folder), "add", "--", *files])
         if _git(["-C", str(folder), "status", "--porcelain", "--", *files]):
             _git(["-C", str(folder), "commit", "--quiet", "--message", commit, "--", *files])
-    return [f"{one['name']}@{one['version']}" for one in tools]
+    return [f"{one['name']}@{one['version']}" for one in tools] + [f"agent {one['name']}" for one in agents]
 
 
-def read_shared(source: str | Path) -> list[tuple[str, str, str]]:
-    """Tools of a folder or git repository: name, text, where it is from.
+def read_shared(source: str | Path) -> Shared:
+    """Tools and agents of a folder or git repository.
 
     Args:
         source: A folder, or an address: `https://...`, `ssh://...`, `git@host:...`, `file://...`, `....git`.
@@ -82,40 +113,67 @@ def read_shared(source: str | Path) -> list[tuple[str, str, str]]:
                 ["clone", "--quiet", "--depth", "1", "--no-recurse-submodules", "--", str(source), f"{folder}/it"]
             )
             revision = _git(["-C", f"{folder}/it", "rev-parse", "HEAD"]).strip()
-            return list(_read(Path(folder) / "it", f"{_without_password(str(source))} at {revision[:12]}"))
+            return _read(Path(folder) / "it", f"{_without_password(str(source))} at {revision[:12]}")
     # Its name only: the path is nobody's business who reads the record.
-    return list(_read(Path(source), f"the folder {Path(source).absolute().name}"))
+    return _read(Path(source), f"the folder {Path(source).absolute().name}")
 
 
-def _read(folder: Path, where: str) -> Iterator[tuple[str, str, str]]:
-    for name, about in sorted(_digests(folder).items()):
-        text = read_own(folder / f"{name}.py", anybodys=True)
-        if digest_of(text) != about["sha256"]:
-            raise BadInput(
-                f"{where}: {name}.py has the SHA-256 {digest_of(text)[:12]}..., and {DIGESTS} says "
-                f"{about['sha256'][:12]}...: it was changed since it was exported.",
-                value=name,
-            )
+def _read(folder: Path, where: str) -> Shared:
+    tools, agents = _digests(folder)
+    return Shared(tuple(_tools(folder, where, tools)), tuple(_agents(folder, where, agents)))
+
+
+def _tools(folder: Path, where: str, known: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, str, str]]:
+    for name, about in sorted(known.items()):
+        text = _as_exported(folder, f"{name}.py", about["sha256"], where)
         yield name, text, f"imported from {where}, {name}@{about['version']}"
 
 
-def _digests(folder: Path) -> dict[str, dict[str, str]]:
+def _agents(
+    folder: Path, where: str, known: Mapping[str, Mapping[str, str]]
+) -> Iterator[tuple[str, str, tuple[str, ...], str]]:
+    for name, about in sorted(known.items()):
+        text = _as_exported(folder, f"{AGENTS}/{name}.json", about["sha256"], where)
+        try:
+            one = AgentRecord.model_validate(json.loads(text))
+            if one.name != name:
+                raise ValueError(f"it is the record of {one.name}")
+        except (ValueError, RecursionError) as error:
+            raise BadInput(f"{where}: {AGENTS}/{name}.json is no agent: {str(error).splitlines()[0]}.") from None
+        yield name, one.role, one.tools, f"imported from {where}"
+
+
+def _as_exported(folder: Path, file: str, sha256: str, where: str) -> str:
+    text = read_own(folder / file, anybodys=True)
+    if digest_of(text) != sha256:
+        raise BadInput(
+            f"{where}: {file} has the SHA-256 {digest_of(text)[:12]}..., and {DIGESTS} says {sha256[:12]}...: "
+            "it was changed since it was exported.",
+            value=file,
+        )
+    return text
+
+
+def _digests(folder: Path) -> tuple[dict[str, dict[str, str]], dict[str, dict[str, str]]]:
+    """What is on record of each tool and each agent."""
     path = folder / DIGESTS
     if not path.is_file():
         raise BadInput(f"{folder} has no {DIGESTS}: it is no folder of shared tools.", value=str(folder))
     try:
         data = json.loads(read_own(path, anybodys=True))
-        if data["format"] != FORMAT or len(data["tools"]) > MOST:
+        others = data.get("agents", {})
+        if data["format"] != FORMAT or len(data["tools"]) > MOST or len(others) > MOST:
             raise ValueError(f"its format is not {FORMAT}, or it has more than {MOST} tools")
         found = {
             str(n): {"version": str(a["version"]), "sha256": str(a["sha256"])} for n, a in data["tools"].items()
         }
+        agents = {str(n): {"sha256": str(a["sha256"])} for n, a in others.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadInput(f"{path} is no table of shared tools: {error}.", value=str(path)) from None
-    for name in found:
+    for name in [*found, *agents]:
         if not _NAME.match(name):
             raise BadInput(f"{path}: {name[:80]!r} is no name of a tool.", value=name[:80])
-    return found
+    return found, agents
 
 
 def _git(words: Sequence[str]) -> str:

@@ -26,6 +26,7 @@ from hpcagent.elsewhere.detach import spawned
 from hpcagent.errors import BadInput, HpcAgentError, SiteFailed
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Rights
+from hpcagent.registry.scripts import SCRIPTS
 from hpcagent.resources.folder import Resources
 from hpcagent.shown import size_text
 from hpcagent.workspace.app_store import asked, packed
@@ -188,8 +189,8 @@ class Workspace(ToolCalls):
         return asked(app, settings, resources)
 
     def has_tool(self, name: str) -> bool:
-        """Whether there is a registered tool of that name, in whatever state."""
-        return name.isidentifier() and (self.folder.tools / f"{name}.json").is_file()
+        """Whether there is a registered tool of that name, in whatever state, or an app that runs scripts."""
+        return name in SCRIPTS or (name.isidentifier() and (self.folder.tools / f"{name}.json").is_file())
 
     def _named(self, app: str | App) -> str:
         """An app by a name that the service knows."""

@@ -9,6 +9,7 @@ from typing import Any
 from hpcagent.apps.base import App
 from hpcagent.apps.modes import MODE
 from hpcagent.gate.not_allowed import NotAllowed
+from hpcagent.registry.scripts import LINES, SCRIPTS
 
 __all__ = ["check_only_data", "check_words"]
 
@@ -61,7 +62,14 @@ def check_only_data(app: App, params: Mapping[str, Any], settings: Mapping[str, 
                 do="leave it out; a person starts such a run by the shell or by ha.Workspace",
             )
     for name, value in params.items():
-        if not isinstance(value, str) or value.startswith("artifact:") or _is_choice(app, name, value):
+        if (
+            not isinstance(value, str)
+            or not value
+            or value.startswith("artifact:")
+            or _is_choice(app, name, value)
+        ):
+            continue
+        if app.name in SCRIPTS and name == LINES:  # code, which the workspace's rules let run in a sandbox
             continue
         begin = SOURCES.get((app.name, name))
         free = name in TEXTS.get(app.name, ()) or (app.name.startswith("plot_") and name in TEXT_OF_PLOTS)

@@ -88,6 +88,9 @@ def rules_words(rules: Rules, caller: Caller) -> dict[str, Any]:
     said += [f"an approval holds once, for one request, for {hours:g} hours"] if rules.approval else []
     if rules.require_sandbox != "none":
         said.append(f"code that the library does not bring runs in the sandbox {rules.require_sandbox}")
+    for name, tier in rules.base_agents:
+        if tier != "off":
+            said.append(f"{name}_agent runs what a model has written, in the sandbox {tier}")
     if rules.retention_days is not None:
         said.append(f"files of runs are removed after {rules.retention_days:g} days")
     return {"default_site": rules.default_site, "rules": said}

@@ -29,7 +29,8 @@ from hpcagent.gate.rules import Caller
 from hpcagent.model.base import build, canonical_json
 from hpcagent.model.contract import Resources
 from hpcagent.model.records import Manifest, Result
-from hpcagent.registry.contract import app_of, as_texts
+from hpcagent.registry.contract import app_of, as_texts, tool_of
+from hpcagent.registry.scripts import SCRIPTS, as_lines, script_app
 from hpcagent.registry.store import Change, Tools, split_version
 from hpcagent.shown import plain
 from hpcagent.sites.limits import check, executor_for
@@ -73,7 +74,7 @@ class Runs(Records):
         self.tool_changes: deque[Change] = deque()  # what was edited by hand, until it is told
         self.tools = Tools(
             self.folder.tools,
-            taken=app_names,
+            taken=lambda: app_names() | SCRIPTS.keys(),
             owner=self._owner.name,
             pins=lambda name, version: self.tool_seals.get((name, version)),
             told=self.tool_changes.append,
@@ -95,7 +96,7 @@ class Runs(Records):
         """
         try:
             if reference.startswith(STORED):
-                return self.store.app(reference)
+                return self._may_still_run(self.store.app(reference))
             if reference in self._apps:
                 return self._apps[reference]
             tool = self.tool_app(reference)
@@ -119,6 +120,22 @@ class Runs(Records):
             self._apps[reference] = found
         return found
 
+    def _may_still_run(self, app: App) -> App:
+        """A kept app, if it is no registered tool that has been rejected since, and no script that is off by now.
+
+        Raises:
+            BadInput: It is.
+        """
+        if app.name in SCRIPTS:
+            script_app(app.name, self.rules)
+        tool = tool_of(app)
+        if tool is not None:
+            name, version, sha256 = tool
+            record, _ = self.tools.approved(f"{name}@{version}")
+            if record.sha256 != sha256:
+                raise BadInput(f"{name}@{version} is another text than was approved.", value=name)
+        return app
+
     def referred(self, app: str | Mapping[str, Any]) -> str:
         """How the app of a call is called from now on; one that came along is kept.
 
@@ -141,7 +158,14 @@ class Runs(Records):
         Raises:
             BadInput: There is, and it may not run: it is not approved, or its files are others than were approved.
         """
-        name = split_version(reference)[0]
+        name, version = split_version(reference)
+        if name in SCRIPTS:
+            script = script_app(name, self.rules)
+            if version not in ("", script.contract.version):
+                raise BadInput(
+                    f"{name} has version {script.contract.version} here, not {version}.", value=reference
+                )
+            return script
         if name in app_names() or not self.tools.has(name):
             return None
         record, path = self.tools.approved(reference)
@@ -171,7 +195,10 @@ class Runs(Records):
             NotAllowed: Which field, which value, what is allowed.
         """
         found = self.app(app)
-        params = as_texts(found, params)
+        try:
+            params = as_texts(found, as_lines(found, params))
+        except BadInput as error:
+            raise NotAllowed("contract", error.message, field="params", do="correct it and ask again") from None
         if data_only:
             check_only_data(found, params, settings or {})
             _refuse_files(found, params)
@@ -457,7 +484,8 @@ class Runs(Records):
         if row.kind != "run":
             raise BadInput(f"{identity} is a campaign; an invocation is one run.", value=identity)
         manifest = Manifest.model_validate(row.manifest)
-        contract = self.app(row.reference).contract
+        kept = row.reference.startswith(STORED)  # also of a tool that may run no more
+        contract = (self.store.app(row.reference) if kept else self.app(row.reference)).contract
         return Invocation.of(manifest, contract, approval=row.approval).model_dump(mode="json")
 
     def _path_of(self, reference: str) -> list[str]:

@@ -91,6 +91,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "assign_tool": Core.assign_tool,
     "add_agent": Core.add_agent,
     "remove_agent": Core.remove_agent,
+    "accept_agent": Core.accept_agent,
     "list_agents": Core.list_agents,
 }
 """What may be asked: each is called with the caller and the arguments of the request."""

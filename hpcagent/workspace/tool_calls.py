@@ -125,6 +125,15 @@ class ToolCalls:
         found: Answer = self._call("add_agent", name=name, role=role, tools=list(tools))
         return found
 
+    def accept_agent(self, name: str) -> Answer:
+        """Let an agent work that was imported, when its role text and tools were read.
+
+        Raises:
+            NotAllowed: The role may not approve.
+        """
+        found: Answer = self._call("accept_agent", name=name)
+        return found
+
     def remove_agent(self, name: str) -> Answer:
         """Remove an agent; its tools stay."""
         found: Answer = self._call("remove_agent", name=name)
@@ -141,39 +150,55 @@ class ToolCalls:
         return found
 
     def export_tools(self, folder: str | Path, names: Sequence[str] = (), *, commit: str = "") -> list[str]:
-        """Write approved tools into a folder, with their digests, for another workspace to import.
+        """Write approved tools and agents into a folder, with their digests, for another workspace to import.
 
         Args:
             folder: Made if it is not there; a git repository will do.
-            names: Tools; by default all that are approved.
+            names: Tools and agents; by default all tools that are approved and all agents that can be used. The
+                approved tools of an agent that is named go along.
             commit: Commit them to the folder's git repository with this message; empty: do not.
 
         Returns:
-            `NAME@VERSION` of each.
+            `NAME@VERSION` of each tool, `agent NAME` of each agent.
 
         Raises:
-            BadInput: A tool is not approved, or git refuses.
+            BadInput: There is no tool or agent of that name, a tool is not approved, or git refuses.
         """
-        wanted = list(names) or [one["name"] for one in self.tools() if one["usable"]]
-        return write_shared(Path(folder), [self.tool(name) for name in wanted], commit=commit)
+        agents = {one["name"]: one for one in self.agents() if not one["problem"]}
+        approved = {one["name"] for one in self.tools() if one["usable"]}
+        named = {name for name in names if name in agents} if names else set(agents)
+        along = {tool for name in named for tool in agents[name]["tools"]} & approved
+        wanted = sorted({*(name for name in names if name not in agents), *along} if names else approved)
+        return write_shared(
+            Path(folder), [self.tool(name) for name in wanted], [agents[n] for n in sorted(named)], commit=commit
+        )
 
     def import_tools(self, source: str | Path, *, why: str = "") -> Answer:
-        """Register the tools of a folder or git repository that `export_tools` wrote; each is pending.
+        """Register the tools and agents of a folder or git repository that `export_tools` wrote; each is pending.
 
         Args:
             source: A folder, or the address of a git repository.
             why: What they are for.
 
         Returns:
-            `tools`: a card of each; `refused`: name -> why one was not registered.
+            `tools`: a card of each; `agents`: likewise, without tools that there are not here; `refused`: name ->
+            why one was not registered.
 
         Raises:
             BadInput: There is nothing to import, or a text is not the one of its digest.
         """
-        found: Answer = {"tools": [], "refused": {}}
-        for name, text, origin in read_shared(source):
+        found: Answer = {"tools": [], "agents": [], "refused": {}}
+        shared = read_shared(source)
+        for name, text, origin in shared.tools:
             try:
                 found["tools"] += self.register_tool(text, why=why, origin=origin)
+            except BadInput as error:
+                found["refused"][name] = error.message
+        here = {one["name"] for one in [*self.tools(), *self.apps()]}
+        for name, role, tools, origin in shared.agents:
+            more = {"tools": [tool for tool in tools if tool in here], "origin": origin}
+            try:
+                found["agents"].append(self._call("add_agent", name=name, role=role, **more))
             except BadInput as error:
                 found["refused"][name] = error.message
         return found

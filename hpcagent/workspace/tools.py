@@ -21,6 +21,7 @@ from hpcagent.gate.rules import Caller
 from hpcagent.registry.agents import Agents, SeenAgent
 from hpcagent.registry.findings import warnings_of
 from hpcagent.registry.record import ToolRecord
+from hpcagent.registry.scripts import SCRIPTS, scripts_on
 from hpcagent.registry.source import LARGEST
 from hpcagent.registry.store import Change, Seen
 from hpcagent.registry.trials import tried
@@ -182,8 +183,12 @@ class Registered(Following):
         }
 
     def tools_that_run(self, caller: Caller) -> list[App]:
-        """Approved tools that the caller may use."""
-        found = []
+        """Approved tools that the caller may use, and apps that run scripts where the rules let them."""
+        found = [
+            app
+            for name in scripts_on(self.rules)
+            if self.gate.may_use(caller, "apps", f"own:{name}") and (app := self.tool_app(name)) is not None
+        ]
         for seen in self.tools.look():
             record = seen.record
             mine = self.gate.may_use(caller, "apps", f"own:{record.name}")
@@ -275,15 +280,26 @@ class Registered(Following):
         self.gate.require(caller, "read")
         return [_agent(one) for one in self.agents.every()]
 
-    def add_agent(self, caller: Caller, *, name: str, role: str, tools: Sequence[str] = ()) -> dict[str, Any]:
-        """Make an agent of a role text and tools."""
+    def add_agent(
+        self, caller: Caller, *, name: str, role: str, tools: Sequence[str] = (), origin: str = ""
+    ) -> dict[str, Any]:
+        """Make an agent of a role text and tools; one of an `origin` waits until a person lets it work."""
         with self.gate.recorded(caller, what=f"agent {name[:80]}"):
             self.gate.require(caller, "write")
         for tool in tools:
             self._known_tool(tool)
-        made = self.agents.add(name, role, tools=tuple(tools), by=caller.name)
-        self._event("agent_added", name=name, by=caller.name, tools=list(made.record.tools))
+        made = self.agents.add(name, role, tools=tuple(tools), by=caller.name, origin=plain(origin)[:300])
+        more = {"origin": made.record.origin} if made.record.origin else {}
+        self._event("agent_added", name=name, by=caller.name, tools=list(made.record.tools), **more)
         return _agent(made)
+
+    def accept_agent(self, caller: Caller, *, name: str) -> dict[str, Any]:
+        """Let an agent work that is from elsewhere."""
+        with self.gate.recorded(caller, what=f"agent {name[:80]}"):
+            self.gate.require(caller, "approve")
+        found = self.agents.accept(name, by=caller.name)
+        self._event("agent_accepted", name=name, by=caller.name)
+        return _agent(found)
 
     def remove_agent(self, caller: Caller, *, name: str) -> dict[str, Any]:
         """Remove an agent; its tools stay."""
@@ -304,7 +320,7 @@ class Registered(Following):
         return _agent(found)
 
     def _known_tool(self, tool: str) -> None:
-        if tool not in app_names() and not self.tools.has(tool):
+        if tool not in app_names() and not self.tools.has(tool) and tool not in SCRIPTS:
             raise BadInput(
                 f"there is no tool and no app {tool[:80]!r}; list_tools has the tools.", value=tool[:80]
             )

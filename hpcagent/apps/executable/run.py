@@ -149,7 +149,7 @@ def _place_files(run: Run, values: Mapping[str, Any]) -> None:
 def _read_by(run: Run, params: Mapping[str, Any]) -> list[str]:
     """Files that parameters name, which a program in a sandbox is shown."""
     named = [
-        (name, Path(str(params[name])).absolute()) for name in run.settings.get("reads", ()) if name in params
+        (name, Path(str(params[name])).absolute()) for name in run.settings.get("reads", ()) if params.get(name)
     ]
     for name, path in named:
         if not path.is_file():

@@ -20,10 +20,10 @@ git = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")
 def test_a_folder_has_texts_with_their_digests(tmp_path):
     folder = tmp_path / "ours"
     assert write_shared(folder, [CARD]) == ["half@1.1.0"]
-    assert read_shared(folder) == [("half", TEXT, "imported from the folder ours, half@1.1.0")]
+    assert read_shared(folder).tools == (("half", TEXT, "imported from the folder ours, half@1.1.0"),)
     other = CARD | {"name": "third", "text": "x", "sha256": digest_of("x")}
     write_shared(folder, [other])
-    assert [one[0] for one in read_shared(folder)] == ["half", "third"]
+    assert [one[0] for one in read_shared(folder).tools] == ["half", "third"]
     with pytest.raises(BadInput, match="approved tools are shared"):
         write_shared(folder, [CARD | {"usable": False, "state": "pending"}])
 
@@ -37,6 +37,33 @@ def test_what_was_changed_on_the_way_is_refused(tmp_path):
     (tmp_path / "half.py").symlink_to("/etc/passwd")
     with pytest.raises(BadInput, match="symbolic link"):
         read_shared(tmp_path)
+
+
+AGENT = {"name": "chem", "role": "You compute rates of reactions.", "tools": ["half", "rdf"]}
+
+
+def test_agents_go_along_with_their_digests(tmp_path):
+    folder = tmp_path / "ours"
+    assert write_shared(folder, [CARD], [AGENT]) == ["half@1.1.0", "agent chem"]
+    (agent,) = read_shared(folder).agents
+    assert agent == ("chem", AGENT["role"], ("half", "rdf"), "imported from the folder ours")
+    write_shared(folder, [CARD])  # without agents: those that are there stay
+    assert read_shared(folder).agents == (agent,)
+    file = folder / "agents" / "chem.json"
+    text = file.read_text()
+    file.write_text(text.replace("rates", "lies about rates"))
+    with pytest.raises(BadInput, match="was changed since"):
+        read_shared(folder)
+    file.write_text(text.replace('"chem"', '"other"'))
+    table = json.loads((folder / DIGESTS).read_text())
+    table["agents"]["chem"]["sha256"] = digest_of(file.read_text())
+    (folder / DIGESTS).write_text(json.dumps(table))
+    with pytest.raises(BadInput, match="it is the record of other"):
+        read_shared(folder)
+    table["agents"] = {"../chem": {"sha256": "0"}}
+    (folder / DIGESTS).write_text(json.dumps(table))
+    with pytest.raises(BadInput, match="no name of a tool"):
+        read_shared(folder)
 
 
 @pytest.mark.parametrize("name", ["../half", "/etc/passwd", "a b", ""])
@@ -75,7 +102,7 @@ def test_a_git_repository_does_as_well_and_its_hooks_do_not_run(tmp_path, monkey
         ["git", "-C", str(folder), "log", "--format=%s"], capture_output=True, text=True, check=True
     )
     assert log.stdout.split() == ["again", "half"] and not (tmp_path / "trap").exists()
-    ((name, text, origin),) = read_shared(f"file://{folder}")
+    ((name, text, origin),) = read_shared(f"file://{folder}").tools
     assert (name, text) == ("half", TEXT) and "half@1.2.0" in origin and " at " in origin
 
 

@@ -18,8 +18,9 @@ import hpcagent as ha
 from hpcagent.apps.sandbox.tiers import tiers
 from hpcagent.errors import BadInput
 from hpcagent.gate.not_allowed import NotAllowed
+from hpcagent.gate.rules import BaseAgents
 from hpcagent.registry.source import parse_text
-from hpcagent.registry.trials import tried
+from hpcagent.registry.trials import Trial, tried
 from hpcagent.store.journal import read_events
 from hpcagent.workspace.core import Core
 from hpcagent.workspace.folder import Folder
@@ -285,6 +286,33 @@ def test_an_edited_tool_is_tried_again_and_an_old_version_still_runs(core):
     assert once_tested(core, "half")["tests"]["state"] == "passed"
     core.decide_tool(by(core, "bob"), name="half", approve=True)
     assert ended(core, "half", {"x": 8.0})["metrics"] == {"half": 2.0}
+
+
+def test_a_rejected_tool_runs_no_more_by_the_app_that_was_kept_for_its_runs(core):
+    (made,) = core.tools.register(HALF, by="ada")
+    core.tools.tested("half", made.sha256, Trial(state="none"))
+    core.decide_tool(by(core, "bob"), name="half", approve=True, despite_tests=True)
+    kept = core.referred("half")
+    assert core.app(kept).name == "half"
+    core.decide_tool(by(core, "bob"), name="half", approve=False)
+    with pytest.raises(NotAllowed, match=r"rejected|another one than was approved"):
+        core.app(kept)  # what `repeat`, `extend` and a restart ask for
+
+
+def test_scripts_are_apps_only_where_the_rules_say_so(core):
+    with pytest.raises(NotAllowed, match="base_agents"):
+        core.app("shell_command")
+    assert not {"shell_command", "python_code"} & {one["name"] for one in core.apps(by(core, "ada"))}
+    with pytest.raises(BadInput, match="name of an app"):
+        core.register_tool(by(core, "ada"), text=HALF.replace("half", "shell_command"))
+    core.rules = core.rules.model_copy(update={"base_agents": BaseAgents(shell="bubblewrap")})
+    assert {"shell_command"} == {"shell_command", "python_code"} & {
+        one["name"] for one in core.apps(by(core, "ada"))
+    }
+    asked = core.request(by(core, "ada"), "shell_command", {"lines": "cat ../x\nls /"}, data_only=True)[2]
+    assert asked.own and asked.sandbox == "bubblewrap"
+    with pytest.raises(NotAllowed, match="file of this machine"):
+        core.request(by(core, "ada"), "shell_command", {"lines": "ls", "file": "/etc/passwd"}, data_only=True)
 
 
 # -- attacks ----------------------------------------------------------------------------------
