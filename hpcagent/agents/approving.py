@@ -71,11 +71,11 @@ def let_through(
     if request is None:
         raise refused  # somebody has said no
     if ask is None:
-        raise _with_words(caller, refused)
+        raise _with_words(refused)
     with _ONE_AT_A_TIME:
         said = ask(_question(refused, request, agent))
     if said is None:
-        raise _with_words(caller, refused)
+        raise _with_words(refused)
     if said is not True:
         caller.workspace.deny(refused.approval, "no, to a question of an agent")
         raise NotAllowed(
@@ -87,7 +87,7 @@ def let_through(
     try:
         caller.workspace.grant(refused.approval, "yes, to a question of an agent")
     except (NotPermitted, NotAllowed):
-        raise _with_words(caller, refused) from None
+        raise _with_words(refused) from None
     except BadInput:
         pass  # somebody has decided it meanwhile: the attempt says how
     return attempt()
@@ -120,7 +120,7 @@ def _question(refused: NotAllowed, request: Mapping[str, Any], agent: str) -> Qu
     )
 
 
-def _with_words(caller: Caller, refused: NotAllowed) -> NotAllowed:
+def _with_words(refused: NotAllowed) -> NotAllowed:
     found = refused.plain()
-    found["do"] = shell_words(caller, refused.approval)
+    found["do"] = shell_words(refused.approval)
     return NotAllowed.of(found)

@@ -63,7 +63,7 @@ class Budget:
             values = {name: value for name, value in given.items() if name != "inputs"}
             return _most(workspace.estimate(tool.app, values), "a smaller run")
         if tool.name == "run_job":
-            app, values = kind_of(str(given.get("kind")), given.get("params") or {})
+            app, values = kind_of(str(given.get("kind")), given.get("params") or {}, caller)
             more = {
                 name: given[name] for name in ("site", "walltime_s", "settings", "resources") if given.get(name)
             }

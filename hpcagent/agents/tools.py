@@ -89,7 +89,7 @@ def _of(one: Tool) -> AgentTool:
         try:
             given = model.model_validate(dict(arguments)).model_dump_one_level()
         except ValidationError as error:
-            raise wrong_argument(one.name, error) from None
+            raise wrong_argument(one.name, error, made.parameters) from None
         if manages:  # a person has confirmed this very call
             caller = replace(caller, scopes=caller.scopes | {"tools:admin"})
         caller.require(one.scope)

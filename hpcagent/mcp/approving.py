@@ -134,12 +134,12 @@ async def let_through(
     if pending is None:
         raise refused  # somebody has said no
     if not can_ask(ctx) or GRANTS not in caller.scopes:
-        raise _with_words(caller, refused)
+        raise _with_words(refused)
     answer = await _answer(ctx, caller, refused.approval, _in_words(refused, pending))
     if isinstance(answer, InputRequiredResult):
         return answer
     if answer is None:
-        raise _with_words(caller, refused)
+        raise _with_words(refused)
     note = clean_text(answer.note, 500)
     if not answer.approve:
         await in_thread(caller.workspace.deny, refused.approval, note or "no, by the client's person")
@@ -147,7 +147,7 @@ async def let_through(
     try:
         await in_thread(caller.workspace.grant, refused.approval, note or "yes, by the client's person")
     except (NotPermitted, NotAllowed):
-        raise _with_words(caller, refused) from None
+        raise _with_words(refused) from None
     return dict(await in_thread(attempt))
 
 
@@ -227,7 +227,7 @@ def params_in_words(params: Mapping[str, Any], most: int = 1500) -> str:
     return ", ".join(said) or "none"
 
 
-def _with_words(caller: Caller, refused: NotAllowed) -> NotAllowed:
+def _with_words(refused: NotAllowed) -> NotAllowed:
     found = refused.plain()
     found["do"] = shell_words(refused.approval)
     return NotAllowed.of(found)

@@ -117,7 +117,7 @@ def app_of(
 
 def tool_of(app: App) -> tuple[str, str, str] | None:
     """Name, version and digest of the registered tool that an app is; None: it is none."""
-    words = app.settings.get("command") or ()
+    words: tuple[str, ...] = tuple(app.settings.get("command") or ())
     if len(words) < 5 or words[2] != RUNNER or words[3] != app.name:
         return None
     return app.name, app.contract.version, str(words[4])

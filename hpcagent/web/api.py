@@ -243,13 +243,13 @@ class _Api:
         return clean({"campaigns": found})
 
     def start_packaged(self, at: Mapping[str, str], asked: PackagedAsked) -> Any:
-        rest = {"changes": _limits(asked), "data_only": True}
-        found = self._ws.start(_packaged(asked), site=asked.site, why=asked.why, at_once=True, **rest)
+        name, changes = _packaged(asked), _limits(asked)
+        found = self._ws.start(name, site=asked.site, why=asked.why, at_once=True, changes=changes, data_only=True)
         return {"id": found["id"], "state": found["state"], "found": found["found"]}
 
     def estimate_packaged(self, at: Mapping[str, str], asked: PackagedAsked) -> Any:
-        rest = {"changes": _limits(asked), "data_only": True}
-        return clean(self._ws.estimate_campaign(_packaged(asked), site=asked.site, **rest))
+        name, changes = _packaged(asked), _limits(asked)
+        return clean(self._ws.estimate_campaign(name, site=asked.site, changes=changes, data_only=True))
 
     def stop(self, at: Mapping[str, str], asked: Nothing) -> Any:
         return {"state": self._ws.stop(at["id"], at_once=True)["state"]}

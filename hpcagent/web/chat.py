@@ -296,7 +296,8 @@ class Chat:
         """What would run, and its cost, as the approvals have it."""
         if not approval:
             return {}
-        found = next((one for one in self._ws.approvals(pending=True) if one["id"] == approval), {})
+        pending = self._ws.approvals(pending=True)
+        found: dict[str, Any] = next((one for one in pending if one["id"] == approval), {})
         request = found.get("request") or {}
         names = ("app", "site", "nodes", "node_hours", "expected_node_hours", "usd", "runs")
         plain: dict[str, Any] = clean({name: request.get(name) for name in names})

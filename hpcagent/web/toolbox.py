@@ -76,8 +76,10 @@ class Toolbox:
         """Approve or reject the text that was shown."""
         if not asked.approve:
             return clean(self._ws.reject_tool(at["name"], asked.note))
-        more = {"sha256": asked.sha256, "despite_tests": asked.despite_tests}
-        return clean(self._ws.approve_tool(at["name"], asked.note, **more))
+        said = self._ws.approve_tool(
+            at["name"], asked.note, sha256=asked.sha256, despite_tests=asked.despite_tests
+        )
+        return clean(said)
 
     def remove(self, at: Mapping[str, str], asked: Asked) -> Any:
         """Remove a tool that is not approved."""
