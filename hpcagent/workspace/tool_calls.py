@@ -194,7 +194,7 @@ class ToolCalls:
                 found["tools"] += self.register_tool(text, why=why, origin=origin)
             except BadInput as error:
                 found["refused"][name] = error.message
-        here = {one["name"] for one in [*self.tools(), *self._call("apps", query="")["apps"]]}
+        here = {one["name"] for one in [*self.tools(), *self._call("apps", query="")]}
         for name, role, tools, origin in shared.agents:
             more = {"tools": [tool for tool in tools if tool in here], "origin": origin}
             try:
