@@ -29,8 +29,8 @@ NOTE = "hpcagent/note"
 
 EXACT = ("params", "config", "fixed", "changes", "arguments", "search_space")
 """Values of these are what a run is found by: they stay to the last digit."""
-DIGITS = 10
-"""Significant digits of other numbers: energies of a million eV stay distinct by a meV. What is whole stays so."""
+DIGITS, DECIMALS = 10, 4
+"""Significant digits of other numbers, and decimals that they have at least: Unix times stay right to 0.1 ms."""
 
 
 @functools.cache
@@ -124,7 +124,7 @@ def clean(value: Any, *, exact: bool = False) -> Any:
 def _rounded(value: float, digits: int) -> float:
     if not value:
         return value
-    return round(value, max(0, digits - 1 - math.floor(math.log10(abs(value)))))
+    return round(value, max(DECIMALS, digits - 1 - math.floor(math.log10(abs(value)))))
 
 
 def _by_errors(data: dict[str, Any]) -> dict[str, Any]:

@@ -174,7 +174,8 @@ def task_of(caller: Caller, identity: str) -> dict[str, Any]:
     """
     found = caller.workspace.status(identity)
     state, ended = found["state"], found["ended_at"]
-    status = "cancelled" if state == "cancelled" else "working" if ended is None else "completed"
+    stopped = state == "cancelled" or (state == "stopped" and found["kind"] == "campaign")
+    status = "cancelled" if stopped else "working" if ended is None else "completed"
     notes = "; ".join(found.get("notes") or ())
     task: dict[str, Any] = {
         "taskId": identity,

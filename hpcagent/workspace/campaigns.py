@@ -434,7 +434,7 @@ class Campaigns(Runs):
             young = time.monotonic() - self._up_since < BEGINS_WITHIN_S
             if there.attended or (young and there.reason is None and not row.over):
                 continue  # what the service before this one has begun may not have its lock yet
-            hours = max(0.0, sum(result.cost.node_hours for result in there.results) - row.settled)
+            hours = max(0.0, there.state.node_hours + there.state.overhead - row.settled)
             price = self.rules.price(row.site)
             state = "completed" if there.reason is not None else "stopped"
             with self._turn:

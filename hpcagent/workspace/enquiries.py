@@ -134,7 +134,7 @@ class Enquiries(Campaigns):
             "runs": {"done": 0, "most": row.request.get("runs"), "by_state": counts},
             "failures": {},
             "node_hours": 0.0,
-            "node_hours_at_most": row.request.get("node_hours"),
+            "node_hours_at_most": row.node_hours_at_most,
         }
         there = self._snapshot(row)
         if there is None:
@@ -247,7 +247,8 @@ class Enquiries(Campaigns):
         with self._turn:
             why, refused = self.rules.approval_for(asked, caller), self.gate.refusal(asked, caller)
             known = [r for r in self._same_work(asked.work) if r.owner == caller.name and r.kind == "campaign"]
-        expected = None if asked.runs is None else asked.runs * asked.nodes * each_s / 3600
+        share = self._share_of_node.get((where, found.app.name), 1.0)
+        expected = None if asked.runs is None else asked.runs * asked.nodes * share * each_s / 3600
         return {
             "app": asked.app,
             "site": asked.site,

@@ -94,9 +94,9 @@ class Progress:
         return found
 
     def _elapsed_s(self, row: Row) -> float | None:
-        """Since its worker has begun, by its folder; of a campaign since it was asked for. None: not known."""
+        """Since its worker has begun, by its folder; of a campaign see `Row.elapsed_s`. None: not known."""
         if row.kind == "campaign":
-            return max(0.0, self._clock() - row.asked_at)
+            return row.elapsed_s(self._clock())
         try:
             began = (self._folder_of(row) / "manifest.json").stat().st_mtime
         except OSError:

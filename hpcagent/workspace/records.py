@@ -242,7 +242,7 @@ class Records:
         self._ended(event)
         self._turn.notify_all()
         said = job_facts(row) | {"state": state, "result_url": f"workspace:runs/{row.id}"}
-        if state in ("completed", "stopped"):
+        if state == "completed" or (state == "stopped" and row.kind == "run"):  # a run's stop is a result
             self._tell("on_job_complete", row.owner, said, f"{row.id} ended", row.cause)
         else:
             failure = (row.result or {}).get("failure") or {}
@@ -268,8 +268,10 @@ class Records:
     def _extended(self, event: Mapping[str, Any]) -> None:
         """A campaign that had ended goes on, with what was let through since."""
         row = self.rows[event["id"]]
+        row.went_s, row.again_at = row.elapsed_s(event["at"]), event["at"]
         row.state, row.ended_at, row.note = "running", 0.0, event.get("note", row.note)
-        row.request = event.get("request", row.request)
+        if "request" in event:
+            row.request, row.before = event["request"], row.settled
         self._touch(row)
         self._commit(row, event["at"])
 

@@ -43,6 +43,9 @@ class Row:
         job: The run by which the work was begun that this one waits for: its own id, or that of the one it shares.
         stored: Bytes that were booked.
         settled: Node-hours that were booked: a campaign that is extended goes on from there.
+        before: Node-hours that a campaign had taken when it was extended; `request` is of what comes on top.
+        went_s: Seconds that it had gone on until then.
+        again_at: Unix time at which it went on again, in seconds; 0: it was not extended.
         cause: The triggers that have led to it.
     """
 
@@ -69,6 +72,9 @@ class Row:
     code: str = ""
     job: str = ""
     settled: float = 0.0
+    before: float = 0.0
+    went_s: float = 0.0
+    again_at: float = 0.0
     stored: int = 0
     cause: tuple[str, ...] = ()
 
@@ -76,6 +82,16 @@ class Row:
     def over(self) -> bool:
         """Whether it has ended."""
         return self.state in OVER
+
+    @property
+    def node_hours_at_most(self) -> float | None:
+        """Of all of it; None: nothing bounds them."""
+        rest = self.request.get("node_hours")
+        return None if rest is None else self.before + rest
+
+    def elapsed_s(self, now: float) -> float:
+        """Seconds that a campaign has gone on: not those between its end and its going on again."""
+        return self.went_s + max(0.0, (self.ended_at or now) - (self.again_at or self.asked_at))
 
     def brief(self) -> dict[str, Any]:
         """A line of a list."""

@@ -197,7 +197,7 @@ def get_campaign(caller: Caller, campaign_id: CampaignId) -> CampaignStatus:
     return CampaignStatus(campaign_id=found.pop("id"), **found)
 
 
-@tool("Go on with a campaign", scope="runs:write", read_only=False, asks=True)
+@tool("Go on with a campaign", scope="runs:write", read_only=False, idempotent=False, asks=True)
 def extend_campaign(
     caller: Caller,
     campaign_id: CampaignId,

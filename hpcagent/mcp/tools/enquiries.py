@@ -85,7 +85,14 @@ def recommend_points(
     return _later(caller.workspace.ask_later(campaign_id, "recommend", timeout_s=WAIT_S, n=n))
 
 
-@tool("What other policies would have found", scope="runs:write", foreign=True, waits=True, progress=_far)
+@tool(
+    "What other policies would have found",
+    scope="runs:write",
+    read_only=False,
+    foreign=True,
+    waits=True,
+    progress=_far,
+)
 def replay_campaign(
     caller: Caller,
     campaign_id: CampaignId,

@@ -124,7 +124,7 @@ def unsubscribe_events(caller: Caller, subscription_id: SubscriptionId) -> Subsc
     return Subscribed(**caller.workspace.unsubscribe(subscription_id))
 
 
-@tool("Tell an event", scope="runs:write", right="write", read_only=False)
+@tool("Tell an event", scope="runs:write", right="write", read_only=False, idempotent=False)
 def tell_event(
     caller: Caller,
     event: Annotated[

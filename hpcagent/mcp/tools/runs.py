@@ -288,7 +288,7 @@ class Estimate(Answer):
     known: str | None = Field(description="A run that has done this very work.")
 
 
-@tool("Run an app", scope="runs:write", read_only=False, asks=True)
+@tool("Run an app", scope="runs:write", read_only=False, idempotent=False, asks=True)
 def run_job(
     caller: Caller,
     kind: Kind,

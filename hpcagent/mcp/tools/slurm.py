@@ -41,7 +41,7 @@ class SlurmSpec(BaseModel):
     anywhere: Anywhere = False
 
 
-@tool("Run an app on Slurm", scope="runs:write", read_only=False, asks=True)
+@tool("Run an app on Slurm", scope="runs:write", read_only=False, idempotent=False, asks=True)
 def submit_slurm(
     caller: Caller, spec: Annotated[SlurmSpec, Field(description="What runs, where, on how many nodes.")]
 ) -> Handle:

@@ -38,35 +38,43 @@ class StepsDone(GrowingLines):
         self._last: int | None = None
         self._place = -1  # of the step among the columns; -1: not known
         self._number = 0
+        self._before = 0  # steps of the run commands before this one
 
     def _begin_anew(self) -> None:
         super()._begin_anew()
         self._forget()
 
     def look(self) -> dict[str, Any] | None:
-        """Steps done of those that the newest `run` command asks for; None where the log does not say it."""
+        """Steps done of those that the `run` commands so far ask for; None where the log does not say it."""
         text, at = self.new(), 0
         for mark in _MARKS.finditer(text):
             self._rows(text[at : mark.start()])
             at = mark.end()
             self._mark(mark)
         self._rows(text[at:])
-        if self._asked is None or self._first is None or self._last is None:
+        here, whole = self._here()
+        done, of = self._before + here, self._before + whole
+        if of <= 0:
             return None
-        whole = self._asked - self._first if self._upto else self._asked
-        if whole <= 0:
-            return None
-        done = whole if self._ended else min(self._last - self._first, whole)
+        words = "run command 1" if self._number == 1 else f"run commands 1 to {self._number}"
         return {
             "done": done,
-            "of": whole,
+            "of": of,
             "unit": "steps",
-            "share": done / whole,
-            "from": f"log.lammps: run command {self._number} of the script",
+            "share": done / of,
+            "from": f"log.lammps: {words}, those begun so far",
         }
+
+    def _here(self) -> tuple[int, int]:
+        """Steps done of the newest `run` command, of how many; 0 where the log does not say it yet."""
+        if self._asked is None or self._first is None or self._last is None:
+            return 0, 0
+        whole = max(0, self._asked - self._first if self._upto else self._asked)
+        return (whole if self._ended else min(self._last - self._first, whole)), whole
 
     def _mark(self, mark: re.Match[bytes]) -> None:
         if mark["steps"] is not None:
+            self._before += self._here()[0]
             self._asked, self._upto = int(mark["steps"]), b"upto" in mark["more"].split()
             self._first = self._last = None
             self._ended, self._place = False, -1

@@ -43,13 +43,15 @@ def test_numbers_have_the_digits_that_say_something_and_points_all_of_theirs():
             "uncertainty": {"e": 0.0123456, "f": 0.0},
             "energy": -1234567.123456789,
             "nothing": float("nan"),
+            "asked_at": 1764137409.1234567,
         }
     )
     assert said["params"] == point
     assert (
         said["metrics"] == {"e": -75.9839, "n": 12345678901234.0, "f": 1.0} and said["uncertainty"]["e"] == 0.0123
     )
-    assert said["energy"] == -1234567.123 and said["nothing"] is None
+    assert said["energy"] == -1234567.1235 and said["nothing"] is None
+    assert said["asked_at"] == 1764137409.1235
     assert clean({"x": 0.12345678901234567}, exact=True)["x"] == 0.12345678901234567
 
 
@@ -221,11 +223,8 @@ def test_what_others_have_written_is_marked_and_cleaned_and_steers_nothing(drive
 
 
 def test_an_apps_description_is_data_too(drive, workspace, monkeypatch):
-    from hpcagent.mcp.tools import runs
-
-    found = runs.find_app("synthetic")
-    steering = found.contract.model_copy(update={"description": STEERS})
-    monkeypatch.setattr(runs, "find_app", lambda name: found.model_copy(update={"contract": steering}))
+    found = workspace.describe("synthetic")
+    monkeypatch.setattr(type(workspace), "describe", lambda self, app: {**found, "description": STEERS})
 
     async def body(client):
         said = await called(client, "describe_app", app="synthetic")

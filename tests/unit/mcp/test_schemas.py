@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from hpcagent.mcp.schemas import allowed_by, short
 from hpcagent.mcp.serving import tools_of
-from hpcagent.mcp.tools import MODULES
+from hpcagent.mcp.tools import MODULES, registry
 
 pytest.importorskip("mcp")
 jsonschema = pytest.importorskip("jsonschema")
@@ -41,8 +41,18 @@ def test_an_answer_without_what_the_schema_needs_is_not_of_it(drive):
         assert validator.is_valid({"error": "it was not done"}), tool.name
 
 
-LARGEST_LIST = 60_000
-"""Characters of all tools as a client reads them; they were 97 786."""
+LARGEST_LIST, LARGEST_OF_MANAGERS = 60_000, 13_500
+"""Characters of all tools as a client reads them (they were 97 786), and of those about tools and agents beside."""
+
+
+def test_a_tool_that_may_do_more_when_called_again_says_so(drive):
+    async def body(client):
+        return (await client.list_tools()).tools
+
+    hints = {one.name: one.annotations for one in drive(body)}
+    again = ("run_job", "submit_slurm", "repeat_run", "simulation_run", "extend_campaign", "tell_event")
+    assert [hints[name].idempotent_hint for name in again] == [False] * len(again)
+    assert hints["start_campaign"].idempotent_hint and not hints["replay_campaign"].read_only_hint
 
 
 def test_the_tools_do_not_fill_a_models_context(drive):
@@ -50,8 +60,10 @@ def test_the_tools_do_not_fill_a_models_context(drive):
         return (await client.list_tools()).tools
 
     tools = drive(body)
-    size = sum(len(one.model_dump_json(by_alias=True, exclude_none=True)) for one in tools)
-    assert size < LARGEST_LIST
+    pool = {one.name for one in tools_of(registry)}
+    size = {one.name: len(one.model_dump_json(by_alias=True, exclude_none=True)) for one in tools}
+    assert sum(size[name] for name in pool) < LARGEST_OF_MANAGERS
+    assert sum(size.values()) - sum(size[name] for name in pool) < LARGEST_LIST
     units = {one.name: json.dumps([one.input_schema, one.output_schema]) for one in tools}
     for name, words in {
         "run_job": ("in ps", "in angstrom", "in s"),

@@ -205,9 +205,11 @@ def test_a_campaign_that_is_cancelled_is_asked_to_stop_and_not_waited_for(drive,
         with anyio.fail_after(60):
             await ask(client, "tasks/cancel", found["id"], EmptyResult)
             asked.append((await ask(client, "tasks/get", found["id"])).status)
+            return await ended(client.session, found["id"])
 
-    drive(body, extensions=[TakesTasks()])
+    task = drive(body, extensions=[TakesTasks()])
     assert asked == ["working"]
+    assert task.status == "cancelled" and task.status_message.startswith("stopped") and task.result is None
 
 
 def test_every_tool_that_starts_something_answers_with_a_task():

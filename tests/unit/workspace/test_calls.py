@@ -608,12 +608,14 @@ def test_a_campaign_goes_on_beyond_its_cap_only_through_the_gate(root, tmp_path)
         core.look()
         time.sleep(0.05)
     assert core.rows[begun["id"]].state == "completed"
+    took_s = core.rows[begun["id"]].elapsed_s(time.time())
     more = {"until.max_runs": 8, "until.node_hours": 0.9}
     with pytest.raises(NotAllowed, match=r"let it through with 0\.3 node-hours at most"):
         ha.run(load_run(folder, changes=more), site="threads", run_dir=folder)
     with pytest.raises(NotAllowed) as asked:
         core.extend(who, begun["id"], changes=more)
     assert asked.value.check == "approval"
+    time.sleep(1.0)  # a pause, which is no part of what it takes
     core.decide(who, asked.value.approval, grant=True)
     assert core.decide(who, asked.value.approval, grant=True)["state"] == "granted"  # said again
     core.extend(who, begun["id"], changes=more)
@@ -626,10 +628,15 @@ def test_a_campaign_goes_on_beyond_its_cap_only_through_the_gate(root, tmp_path)
     assert core.rows[begun["id"]].state == "completed" and sum(core.answer(who, begun["id"])["runs"].values()) == 8
     with pytest.raises(NotAllowed, match="for another site"):
         ha.run(load_run(folder, changes=more), site="laptop", run_dir=folder)
-    live = core.accounts.whole.node_hours
+    live, row = core.accounts.whole.node_hours, core.rows[begun["id"]]
+    assert core.campaign(who, begun["id"])["node_hours_at_most"] == pytest.approx(0.9)
+    whole_s = row.ended_at - row.asked_at
+    assert took_s < row.elapsed_s(0.0) < whole_s - 0.9
     core.close()
     core = Core(root)
     assert core.accounts.whole.node_hours == pytest.approx(live) and not core.accounts.whole.committed
+    again = core.rows[begun["id"]]
+    assert (again.elapsed_s(0.0), again.node_hours_at_most) == (row.elapsed_s(0.0), row.node_hours_at_most)
     core.close()
 
 

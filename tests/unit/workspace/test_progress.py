@@ -42,18 +42,20 @@ def test_steps_of_a_growing_log(tmp_path, header, row):
     _grow(tmp_path, "".join(row.format(step) for step in range(110, 610, 10)) + row.format(1100)[:8])
     found = log.look()
     assert (found["done"], found["of"], found["unit"], found["share"]) == (500, 2000, "steps", 0.25)
-    assert "1 of the script" in found["from"]
+    assert "run command 1," in found["from"]
 
 
-def test_a_second_run_command_counts_anew_and_an_end_is_whole(tmp_path):
+def test_a_second_run_command_is_added_and_an_end_is_whole(tmp_path):
     log = StepsDone(tmp_path)
     _grow(tmp_path, HEAD + YAML + "  - [0, 0, ]\n  - [2000, 1, ]\n...\nLoop time of 2.7 on 1 procs\n")
     assert log.look()["share"] == 1.0
     _grow(tmp_path, "run 3000 upto\n  1 by 1 by 1 MPI processor grid\n" + YAML + "  - [2000, 1, ]\n")
     found = log.look()
-    assert (found["done"], found["of"]) == (0, 1000) and "2 of the script" in found["from"]
+    assert (found["done"], found["of"]) == (2000, 3000) and "run commands 1 to 2," in found["from"]
     _grow(tmp_path, "  - [2500, 1, ]\n")
-    assert log.look()["share"] == 0.5
+    assert (log.look()["done"], log.look()["share"]) == (2500, 2500 / 3000)
+    _grow(tmp_path, "...\nLoop time of 1 on 1 procs\nrun 500\n")
+    assert (log.look()["done"], log.look()["of"]) == (3000, 3000)  # its first step is not told yet
 
 
 def test_a_log_that_was_begun_anew_or_is_a_link_or_binary(tmp_path):
