@@ -422,7 +422,7 @@ def test_a_submission_without_an_answer_may_have_been_taken_and_is_found_by_its_
 @pytest.mark.parametrize("history", [True, False])
 def test_a_job_after_another_starts_when_that_has_ended_in_whatever_way(pbs, tmp_path, history):
     first = pbs.qsub("sleep 30")
-    second = Pbs().submit(script(tmp_path, "sleep 1"), after=first)
+    second = Pbs().submit(script(tmp_path, "sleep 30"), after=first)
     pbs.wait(first, "R")
     assert Pbs().jobs([second])[second].state == "held"
     pbs.set(history=history)
