@@ -10,6 +10,7 @@ from typing import Any, Literal
 from hpcagent.agents.numbers import Known, Said, numbers_in, same
 from hpcagent.errors import HpcAgentError
 from hpcagent.mcp.callers import Caller
+from hpcagent.mcp.said import clean
 
 __all__ = ["Citation", "cite", "known_of", "numbers_of_answer", "run_ids_in"]
 
@@ -84,7 +85,7 @@ def known_of(caller: Caller, identity: str) -> list[Known]:
         status = caller.workspace.status(identity, lines=0)
     except HpcAgentError:
         return []
-    found = _of_status(identity, status)
+    found = _of_status(identity, status) + _of_status(identity, clean(status))  # a model reads them rounded
     if status.get("kind") == "campaign":
         return found + _of_campaign(caller, identity)
     units = _units_of_parameters(caller, str(status.get("app", "")))
@@ -109,7 +110,8 @@ def _of_campaign(caller: Caller, identity: str) -> list[Known]:
     answer = found.get("answer") or {}
     best = answer.get("best") or {}
     units = {**_units_of_parameters(caller, str(found.get("app", ""))), **(best.get("units") or {})}
-    known = [Known(v, _unit(name, units), identity, name) for name, v in _numbers(answer)]
+    every = [*_numbers(answer), *_numbers(clean(answer))]
+    known = [Known(v, _unit(name, units), identity, name) for name, v in every]
     known += [Known(v, "", identity, f"runs.{name}") for name, v in _numbers(found.get("runs") or {})]
     hours = [("node_hours", found.get("node_hours")), ("node_hours_at_most", found.get("node_hours_at_most"))]
     return known + [Known(float(v), "h", identity, name) for name, v in hours if isinstance(v, int | float)]

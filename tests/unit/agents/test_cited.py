@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from hpcagent.agents.cited import cite, numbers_of_answer, run_ids_in
+from hpcagent.agents.cited import cite, known_of, numbers_of_answer, run_ids_in
 from hpcagent.agents.numbers import Known, numbers_in, same
 
 DENSITY = Known(0.9918337095687336, "g/cm^3", "r-1", "density")
@@ -88,3 +90,15 @@ def test_numbers_and_handles_in_texts_of_an_answer_are_no_results():
     assert run_ids_in({"log_tail": "r-AAAAAAAAAAAAAAAA", "runs": [{"id": "c-jE62yTIxgVcAaXBH"}]}) == [
         "c-jE62yTIxgVcAaXBH"
     ]
+
+
+def test_a_number_is_known_as_the_run_has_it_and_as_the_model_has_read_it_rounded_by_its_error():
+    status = {"metrics": {"speed": 951.3}, "uncertainty": {"speed": 123.0}, "units": {"speed": "ns/day"}}
+    workspace = SimpleNamespace(
+        status=lambda identity, lines: status,
+        describe=lambda app: {"space": {"parameters": []}, "metrics": []},
+        catalyst_state=lambda identity: {},
+    )
+    known = known_of(SimpleNamespace(workspace=workspace), "r-1")
+    said = [numbers_in(text)[0] for text in ("951.0 ns/day", "951.3 ns/day", "951.2 ns/day")]
+    assert [any(same(one, other) for other in known) for one in said] == [True, True, False]
