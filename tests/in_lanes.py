@@ -51,7 +51,7 @@ LANES = {
     "slurm": Lane(("tests/slurm",), 2),
     "pbs": Lane(("tests/pbs",), 2),
     "globus": Lane(("tests/globus",), 1),
-    "rest": Lane((), max(2, CORES), late=1),
+    "rest": Lane((), max(2, CORES), late=2),
 }
 CHECK = {"check": Lane((), max(2, CORES))}
 TIMES = {"times": Lane((), max(2, CORES))}
