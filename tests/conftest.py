@@ -21,8 +21,11 @@ from hpcagent import beside
 from hpcagent.apps import as_found
 from tests.sharing import together
 from tests.timing import LIST, Times, function_of
+from tests.warm import Warm
 
 HERE = Path(__file__).resolve().parent
+
+WARM = Warm()  # before anybody takes the name that it stands for
 
 # Folders whose tests need a cluster.
 CLUSTERS = ("slurm", "pbs", "globus")
@@ -72,6 +75,10 @@ def pytest_configure(config: pytest.Config) -> None:
     times = os.environ.pop("HPCAGENT_TESTS_TIMES", "")
     if times:
         config.pluginmanager.register(Times(Path(times)))
+
+
+def pytest_unconfigure() -> None:
+    WARM.end()
 
 
 @functools.cache

@@ -58,10 +58,10 @@ class Served:
         client: With the token.
     """
 
-    def __init__(self, root: Path, as_: str = "", port: int = 0) -> None:
+    def __init__(self, root: Path, as_: str = "", port: int = 0, model: Any = "") -> None:
         self._listening = bound("127.0.0.1", port)
         self.port = self._listening.getsockname()[1]
-        app = page_app(ha.Workspace(root, as_=as_, client="hpcagent web"), TOKEN)
+        app = page_app(ha.Workspace(root, as_=as_, client="hpcagent web"), TOKEN, model=model)
         self._server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=2))
         self._thread = threading.Thread(target=lambda: anyio.run(self._serve), daemon=True)
         self._thread.start()

@@ -1,0 +1,215 @@
+"""Processes of a workspace are forked from one that has imported what they need: a start costs no second of imports.
+
+A test session has one such process, begun with the first that is asked for. What is started, and how it ends, is as
+`hpcagent.elsewhere.detach.spawned` has it; processes of the shell, which tests start as users do, import for themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import random
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+MODULES = ("hpcagent.workspace.service", "hpcagent.workspace.keeper", "hpcagent.workspace.answering")
+LONGEST = 1 << 20
+
+
+# -- who asks -------------------------------------------------------------------------------------
+
+
+class Warm:
+    """Stands for `spawned` in this process, and in those that it has started.
+
+    Args:
+        address: Of the process that forks; empty: it is begun when it is needed.
+    """
+
+    def __init__(self, address: str = "") -> None:
+        from hpcagent.elsewhere import detach
+
+        self._detach, self._cold = detach, detach.spawned
+        self._address, self._turn = address, threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        detach.spawned = self  # type: ignore[assignment]
+
+    def __call__(self, module: str, *arguments: str, log: Path) -> Any:
+        if module not in MODULES:
+            return self._cold(module, *arguments, log=log)
+        self._begin()
+        line = socket.socket(socket.AF_UNIX)
+        try:
+            line.connect(self._address)
+        except OSError:  # a test has killed it
+            line.close()
+            return self._cold(module, *arguments, log=log)
+        mask = os.umask(0o077)
+        os.umask(mask)
+        asked = {
+            "module": module,
+            "arguments": arguments,
+            "cwd": str(Path.cwd()),
+            "env": dict(os.environ),
+            "mask": mask,
+            "paths": sys.path,
+            "told": self._detach.python_command(module)[-1],
+        }
+        with self._detach.refusing_clearly(log):
+            output = self._detach.open_plain(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        data = json.dumps(asked).encode()
+        socket.send_fds(line, [len(data).to_bytes(8, "big")], [output])
+        line.sendall(data)
+        os.close(output)
+        return forked(line)
+
+    def _begin(self) -> None:
+        with self._turn:
+            if self._address:
+                return
+            self._folder = tempfile.TemporaryDirectory(prefix="warm")
+            self._address = f"{self._folder.name}/socket"
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", __file__, self._address],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+            )
+            assert self._process.stdout is not None
+            assert self._process.stdout.readline() == b"ready\n"
+
+    def end(self) -> None:
+        """End the process that forks; what it has forked goes on."""
+        if self._process is not None:
+            self._process.communicate()
+        if self._folder is not None:
+            self._folder.cleanup()
+
+
+def forked(line: socket.socket) -> Any:
+    """A process that was forked, in the form of `Spawned`."""
+    from hpcagent.elsewhere.detach import Spawned
+
+    class Forked(Spawned):
+        def __init__(self) -> None:
+            self._words = line.makefile("r")
+            super().__init__(int(self._words.readline()))
+
+        def _reap(self) -> None:
+            with contextlib.suppress(ValueError, OSError):
+                self.code = int(self._words.readline())
+            self._words.close()
+            line.close()
+
+    return Forked()
+
+
+# -- who forks ------------------------------------------------------------------------------------
+
+
+def received(line: socket.socket) -> tuple[dict[str, Any], int]:
+    """What is asked for, and the file that takes what is printed."""
+    size, fds, _, _ = socket.recv_fds(line, 8, 1)
+    data, whole = b"", int.from_bytes(size, "big")
+    while len(data) < whole:
+        data += line.recv(min(LONGEST, whole - len(data)))
+    return json.loads(data), fds[0]
+
+
+def serve(address: str) -> Callable[[], None] | None:
+    """Fork a process for each request, until stdin ends; returns in each of them what it is to do."""
+    told, told_by = socket.socketpair()
+    for one in (told, told_by):
+        one.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(told_by.fileno(), warn_on_full_buffer=False)
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(address)
+    listening.listen(64)
+    print("ready", flush=True)
+    lines: dict[int, socket.socket] = {}
+    with selectors.DefaultSelector() as look:
+        for one in (sys.stdin, listening, told):
+            look.register(one, selectors.EVENT_READ)
+        while True:
+            ready = [key.fileobj for key, _ in look.select()]
+            if told in ready:
+                with contextlib.suppress(BlockingIOError):
+                    told.recv(4096)
+                reap(lines)
+            if listening in ready:
+                line, _ = listening.accept()
+                asked, output = received(line)
+                pid = os.fork()
+                if pid == 0:
+                    signal.set_wakeup_fd(-1)
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    for other in (listening, told, told_by, line, *lines.values()):
+                        other.close()
+                    return lambda: go(asked, output)
+                os.close(output)
+                lines[pid] = line
+                line.sendall(b"%d\n" % pid)
+            if sys.stdin in ready:
+                return None
+
+
+def reap(lines: dict[int, socket.socket]) -> None:
+    """Tell how processes have ended."""
+    while lines:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        with contextlib.suppress(OSError), lines.pop(pid) as line:
+            line.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
+
+
+def go(asked: dict[str, Any], output: int) -> None:
+    """Be the process that was asked for."""
+    from hpcagent.beside import as_told
+
+    os.setsid()
+    os.umask(asked["mask"])
+    os.chdir(asked["cwd"])
+    os.environ.clear()
+    os.environ.update(asked["env"])
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for old, new in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(old, new)
+    for old in (nothing, output):
+        os.close(old)
+    random.seed()
+    sys.path[:] = asked["paths"]
+    sys.argv[:] = ["-c", *asked["arguments"]]
+    as_told(json.loads(asked["told"])[1])
+    importlib.import_module(asked["module"]).main()
+
+
+if __name__ == "__main__":
+    from hpcagent.sites.launch import UNNEEDED, defer
+
+    defer(*UNNEEDED)  # as a process does that is started for itself
+    where = sys.argv[1]
+    sys.modules["tests.warm"] = sys.modules["__main__"]
+    Warm(where)  # before others take the name
+    for module in MODULES:
+        importlib.import_module(module)
+    gc.freeze()
+    run = serve(where)
+    if run is not None:
+        run()
