@@ -194,7 +194,8 @@ def go(asked: dict[str, Any], output: int) -> None:
     for old in (nothing, output):
         os.close(old)
     random.seed()
-    sys.path[:] = asked["paths"]
+    by_hand = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    sys.path[:] = dict.fromkeys([*asked["paths"], *by_hand])
     sys.argv[:] = ["-c", *asked["arguments"]]
     as_told(json.loads(asked["told"])[1])
     importlib.import_module(asked["module"]).main()
