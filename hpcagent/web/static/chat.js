@@ -38,7 +38,7 @@ export function chat(store, chosen, announce) {
 
   function pick() {
     const known = standing.threads.some((t) => t.thread === thread);
-    fill(picker, h("option", { value: "" }, "A new one"), thread && !known && h("option", { value: thread }, "This one"), standing.threads.map((t) => h("option", { value: t.thread }, `${t.goal.replace(/\s+/g, " ").slice(0, 70)} (${t.turns}, ${when(t.used_at)})`)));
+    fill(picker, h("option", { value: "" }, "A new one"), thread && !known && h("option", { value: thread }, "This one"), standing.threads.map((t) => h("option", { value: t.thread }, `${t.goal.replace(/\s+/g, " ").slice(0, 70)} (${t.turns} question${t.turns === 1 ? "" : "s"}, ${when(t.used_at)})`)));
     picker.value = thread;
     forget.hidden = !known;
   }
@@ -63,7 +63,7 @@ export function chat(store, chosen, announce) {
     if (live.asked !== (t.question?.id ?? "")) {
       live.asked = t.question?.id ?? "";
       fill(question, t.question && consent(t, t.question));
-      if (t.question) question.firstChild.querySelector("h3").focus({ preventScroll: true });
+      if (t.question) question.firstChild.querySelector("h2").focus({ preventScroll: true });
     }
     fill(foot, t.state === "going" && h("button", { type: "button", id: "stop-turn", class: "danger", disabled: t.stopping, onclick: () => act(`chat/turn/${live.id}/stop`, {}, "It is asked to stop; runs that it has started go on.") }, "Stop"));
     const parts = [said(t.goal), steps, question, t.state === "failed" && h("p", { class: "note bad", id: "turn-failed" }, `It came to no answer: ${t.error}`), foot];
@@ -84,7 +84,7 @@ export function chat(store, chosen, announce) {
   function consent(t, q) {
     const a = q.asked ?? {};
     const decide = (yes) => act(`chat/turn/${t.id}/answer`, { question: q.id, yes }, yes ? "Yes: it goes on." : "No: the model is told.");
-    return h("section", { class: "panel consent", "aria-labelledby": "consent-title" }, h("h3", { id: "consent-title", tabindex: "-1" }, q.approval ? `${q.agent} asks for your approval` : `${q.agent} asks you`), h("p", {}, q.words),
+    return h("section", { class: "panel consent", "aria-labelledby": "consent-title" }, h("h2", { id: "consent-title", tabindex: "-1" }, q.approval ? `${q.agent} asks for your approval` : `${q.agent} asks you`), h("p", {}, q.words),
       facts([["App", a.app], ["Site", a.site], ["Nodes", a.nodes], ["Runs at most", a.runs], ["Node-hours at most", a.node_hours == null ? null : num(a.node_hours)], ["Node-hours expected", a.expected_node_hours == null ? null : num(a.expected_node_hours)], ["Cost at most", a.usd == null ? null : `${num(a.usd)} USD`]]),
       Object.keys(q.params).length > 0 && h("details", {}, h("summary", {}, "Parameters"), h("pre", { tabindex: "0", "aria-label": "Parameters" }, Object.entries(q.params).map(([n, v]) => `${n} = ${typeof v === "string" ? v : JSON.stringify(v)}`).join("\n"))),
       q.says && h("p", { class: "soft" }, `The model says it is for (not checked): ${q.says}`),

@@ -165,6 +165,70 @@ const scenarios = {
     return found;
   },
 
+  // A question: its steps, a yes that is asked for, its answer with the run of each number; then it is forgotten.
+  async chat(browser) {
+    const page = await opened(browser, { hash: "#/chat" });
+    await page.waitForSelector("#goal");
+    await page.type("#goal", "How fast is argon?");
+    await page.keyboard.down("Control");
+    await page.keyboard.press("Enter");
+    await page.keyboard.up("Control");
+    await page.waitForSelector("#consent-yes", { timeout: 60000 });
+    const found = { consent: await words(page, ".consent"), focus: await page.evaluate(() => document.activeElement.id), axe: await violations(page) };
+    await page.screenshot({ path: `${given.shots}/consent.png`, fullPage: true });
+    await page.click("#consent-yes");
+    await page.waitForSelector(".turn .answer .numbers", { timeout: 60000 });
+    found.answer = await words(page, ".turn .answer");
+    found.flagged = await words(page, ".flagged");
+    found.numbers = await words(page, ".numbers");
+    found.made = await page.evaluate(() => document.querySelectorAll("#app img:not([src='icon.svg']), #app script, #app b").length);
+    await page.click("details.ran summary");
+    found.answer_axe = await violations(page);
+    await page.screenshot({ path: `${given.shots}/answer.png`, fullPage: true });
+    await page.click(".numbers button.link");
+    await page.waitForSelector("dialog.sheet .values");
+    found.sheet = await words(page, "#sheet-title");
+    await page.keyboard.press("Escape");
+    await page.click("#forget");
+    await until(page, () => location.hash === "#/chat" && !document.querySelector(".turn") && document.querySelector("#thread")?.selectedOptions[0]?.textContent === "A new one");
+    found.forgotten = await page.$$eval("#thread option", (all) => all.map((el) => el.textContent));
+    return found;
+  },
+
+  // A tool: a text that is wrong, one that is right, its tests, a yes to the text that is shown, and an agent that has it.
+  async tool(browser) {
+    const page = await opened(browser, { hash: "#/tools" });
+    await page.waitForSelector("#register summary");
+    await page.click("#register summary");
+    const put = (text_) => page.$eval("#tool-text", (el, value) => { el.value = value; }, text_);
+    await put(given.broken);
+    await page.click("#tool-register");
+    await until(page, () => document.querySelector("#tool-error").textContent);
+    const found = { error: await words(page, "#tool-error"), focus: await page.evaluate(() => document.activeElement.id) };
+    await put(given.text);
+    await page.click("#tool-register");
+    await until(page, () => /tests passed/.test(document.querySelector("#place").textContent));
+    found.shown = await words(page, "pre.code");
+    found.axe = await violations(page);
+    await page.type("#decide-note", "read");
+    await page.click("#approve");
+    await until(page, () => /It runs/.test(document.querySelector("#place").textContent));
+    await page.screenshot({ path: `${given.shots}/tool.png`, fullPage: true });
+    await go(page, "#/tools");
+    await page.waitForSelector("#add-agent summary");
+    await page.click("#add-agent summary");
+    await page.type("#agent-name", "mechanic");
+    await page.type("#agent-role", "You know bodies that move.");
+    await page.click("#agent-add");
+    await page.waitForSelector("#agent-mechanic-give");
+    await page.select("#agent-mechanic-tool", "kinetic_energy");
+    await page.click("#agent-mechanic-give");
+    await page.waitForSelector("#agent-mechanic-drop-kinetic_energy");
+    found.agents_axe = await violations(page);
+    await page.screenshot({ path: `${given.shots}/agents.png`, fullPage: true });
+    return found;
+  },
+
   // Two pages: what one approves, the other sees; what somebody starts, both see.
   async live(browser) {
     const page = await opened(browser, { hash: "#/approvals" }), other = await opened(browser, { hash: "#/approvals" });

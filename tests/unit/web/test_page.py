@@ -14,6 +14,12 @@ import pytest
 import hpcagent as ha
 from hpcagent.workspace.client import Workspace
 
+pytest.importorskip("pydantic_ai")
+
+from tests.unit.agents.conftest import Script, call
+from tests.unit.web.test_chat import ended, going_on, runs_one
+from tests.unit.web.test_toolbox import TOOL, registered
+
 pytestmark = pytest.mark.slow
 
 BAD = "<img src=x onerror=alert(1)><script>alert(2)</script><b>bold</b>"
@@ -37,6 +43,15 @@ def test_every_view_is_accessible_and_fits_on_a_laptop_and_a_phone(workspace: Wo
     identity = campaign(workspace)
     workspace.wait(workspace.run("synthetic", {"x": 0.3})["id"], 60)
     asked_of_ada(workspace, "which timestep is fastest?")
+    script = Script(
+        supervisor=[call("delegate", agent="runner", task="the value at x = 0.3"), says_and_more],
+        runner=runs_one({"x": 0.3}),
+    )
+    page = served(model=script.model)
+    registered(page)
+    workspace.add_agent("mechanic", "You know bodies that move, and how fast they do.", ["kinetic_energy"])
+    thread = page.post("chat/ask", {"goal": "What is the value at x = 0.3?"})["thread"]
+    going_on(page, ended)
     views = {
         "campaigns": ".card",
         f"campaign/{identity}": ".part-answer .panel",
@@ -45,14 +60,52 @@ def test_every_view_is_accessible_and_fits_on_a_laptop_and_a_phone(workspace: Wo
         "approvals": "article",
         "costs": ".plain-table",
         "sites": ".card",
+        "tools": "#register",
+        "tool/kinetic_energy": "#approve",
+        "chat": ".ask",
+        f"chat/{thread}": ".turn .answer",
     }
-    found = browse(served(), "views", views=views)
+    found = browse(page, "views", views=views)
     assert found.pop("wrong") == []
     assert len(found) == 3 * len(views)
     for view, seen in found.items():
         assert seen["axe"] == [], view
         assert seen["wide"] <= 0, view
         assert seen["title"], view
+
+
+def says_and_more(seen: Any) -> str:
+    return f"{seen.data()['says']}, and 77.125 eV besides"
+
+
+def test_a_question_asks_for_a_yes_and_its_answer_shows_where_its_numbers_are_from(workspace, served, browse):
+    script = Script(
+        supervisor=[call("delegate", agent="runner", task="argon"), says_and_more],
+        runner=[
+            call("run_job", kind="lj_argon", params={"steps": 200, "equil_steps": 100}, walltime_s=600),
+            lambda seen: call("wait_for", id=seen.data()["run_id"]),
+            lambda seen: f"{BAD} ran at {seen.data()['metrics']['ns_per_day']} ns/day ({seen.data()['run_id']})",
+        ],
+    )
+    found = browse(served(model=script.model), "chat")
+    assert found["wrong"] == []
+    assert found["axe"] == found["answer_axe"] == []
+    assert "LAMMPS takes the whole machine" in found["consent"] and "0.1667" in found["consent"]
+    assert found["focus"] == "consent-title"
+    (run,) = workspace.list()["runs"]
+    assert BAD in found["answer"] and "77.125 eV" in found["flagged"]
+    assert run["id"] in found["numbers"] and found["sheet"] and found["made"] == 0
+    assert found["forgotten"] == ["A new one"]
+
+
+def test_a_tool_is_registered_looked_at_approved_and_assigned_on_the_page(workspace, page, browse):
+    found = browse(page, "tool", text=TOOL, broken=TOOL.replace("mass: float", "mass"), errors=["400"])
+    assert found["wrong"] == []
+    assert "mass" in found["error"] and found["focus"] == "tool-text"
+    assert found["shown"] == TOOL and found["axe"] == []
+    assert workspace.tool("kinetic_energy")["state"] == "approved"
+    assert [(one["name"], one["tools"]) for one in workspace.agents()] == [("mechanic", ["kinetic_energy"])]
+    assert found["agents_axe"] == []
 
 
 def test_a_run_of_a_campaign_says_why_it_was_suggested(workspace: Workspace, page, browse):
