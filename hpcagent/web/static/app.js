@@ -23,7 +23,7 @@ const VIEWS = {
   runs: { title: "Runs", make: () => runs(store) },
   start: { title: "Start", make: (app) => start(store, app, announce) },
   approvals: { title: "Approvals", make: () => approvals(store, announce), badge: () => store.pending.length },
-  chat: { title: "Chat", make: (thread) => chat(store, thread, announce), badge: () => store.chat.filter((t) => t.question).length },
+  chat: { title: "Chat", make: (thread) => chat(store, thread, announce, (to) => { path = to; history.replaceState(null, "", `#${to}`); }), badge: () => store.chat.filter((t) => t.question).length },
   tools: { title: "Tools", make: () => tools(store, announce), badge: () => (store.may("approve") ? store.tools.filter((t) => t.state === "pending").length : 0) },
   tool: { make: (name) => tool(store, name, announce), under: "tools" },
   costs: { title: "Costs", make: () => costs(store) },

@@ -8,7 +8,8 @@ import { has } from "./store.js";
 
 const SAYS = { delegated: "asks", handed_back: "has handed back", retried: "is asked again", calling: "calls", called: "called", refused: "was refused" };
 
-export function chat(store, chosen, announce) {
+// `moved`: the address is that of a view which is there already.
+export function chat(store, chosen, announce, moved) {
   const picker = h("select", { id: "thread", onchange: () => { location.hash = picker.value ? `#/chat/${encodeURIComponent(picker.value)}` : "#/chat"; } });
   const forget = h("button", { type: "button", id: "forget", class: "plain", onclick: remove }, "Forget it");
   const to = h("p", { class: "soft small" });
@@ -128,7 +129,7 @@ export function chat(store, chosen, announce) {
       goal.value = "";
       if (thread !== found.thread) {
         thread = found.thread;
-        history.replaceState(null, "", `#/chat/${encodeURIComponent(thread)}`);
+        moved(`/chat/${encodeURIComponent(thread)}`);
         pick();
       }
       await read();
