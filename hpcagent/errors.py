@@ -224,7 +224,7 @@ class ContentChanged(StoreError):
 
 
 class SourceFailed(HpcAgentError):
-    """A database of materials does not answer, refuses the question, or answers against its protocol.
+    """A database of materials or a language model does not answer, refuses, or answers what cannot be used.
 
     Args:
         message: Which, what it was asked, what came.

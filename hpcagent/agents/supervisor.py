@@ -7,9 +7,9 @@ import contextlib
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
@@ -25,6 +25,8 @@ from hpcagent.agents.reply import Reply, unknown_runs
 from hpcagent.agents.sent import instructions, would_send
 from hpcagent.agents.threads import Threads, Turn
 from hpcagent.agents.turn import Told, TurnNow
+from hpcagent.agents.writing import written
+from hpcagent.catalog import app_names
 from hpcagent.errors import BadInput, HpcAgentError
 from hpcagent.mcp.callers import Caller
 from hpcagent.workspace.client import Workspace
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Limits", "Supervisor"]
 
+T = TypeVar("T")
 CLIENT = "hpcagent ask"
 RETRIES = 2
 """So often a model may call a tool that there is not, before it is given up."""
@@ -127,23 +130,7 @@ class Supervisor:
             NotPermitted: The thread is somebody else's.
         """
         work = functools.partial(self.ask_async, goal, thread=thread, enhance=enhance, stopped=stopped)
-        if not _in_a_loop():
-            return anyio.run(work)
-        # A notebook has a loop of its own in this thread.
-        found: list[Reply | BaseException] = []
-
-        def apart() -> None:
-            try:
-                found.append(anyio.run(work))
-            except BaseException as error:
-                found.append(error)
-
-        thread_ = threading.Thread(target=apart, name="supervisor")
-        thread_.start()
-        thread_.join()
-        if isinstance(found[0], BaseException):
-            raise found[0]
-        return found[0]
+        return _outside_of_loops(work)
 
     async def ask_async(
         self, goal: str, *, thread: str = "", enhance: bool = True, stopped: Callable[[], bool] = lambda: False
@@ -281,18 +268,64 @@ class Supervisor:
             return 0.0
         return float(cost.get("node_hours") or 0.0)
 
+    def write_tool(self, description: str, *, sandbox: str = "bubblewrap") -> list[dict[str, Any]]:
+        """Have the model write a tool of a plain description; it is checked, tried in the sandbox, and pending.
+
+        What is wrong with a text is given back to the model, twice at most. Nothing of it runs outside of the
+        sandbox, and as a tool it runs when a person has read and approved it.
+
+        Args:
+            description: What it is to do: arguments with units, the result, the formula or its source.
+            sandbox: The tier that each run has at least: `bubblewrap` or `limits`.
+
+        Returns:
+            A card of it; see `Workspace.register_tool`.
+
+        Raises:
+            BadInput: There is no description.
+            NotPermitted: The role may not write.
+            SourceFailed: The model could not be asked, or has written nothing that can be registered.
+
+        Example:
+            boss.write_tool("kinetic energy in J of a mass in kg at a speed in m/s")
+        """
+        asked = goal_text(description)
+        if not asked:
+            raise BadInput("there is no description of a tool.")
+        taken = [*app_names(), *(one["name"] for one in self.workspace.tools())]
+        write = functools.partial(written, self.model, asked, taken=taken, tokens=self.limits.tokens)
+        text = _outside_of_loops(write)
+        why, origin = f"as described: {asked}"[:2000], f"written by the model {self.model.model_name}"
+        made = self.workspace.register_tool(text, why=why, origin=origin, sandbox=sandbox)
+        return [self.workspace.wait_for_tests(one["name"]) for one in made]
+
     def would_send(self, goal: str, *, thread: str = "", enhance: bool = True) -> dict[str, Any]:
         """What the first request to the model would have; nothing is sent. See `hpcagent.agents.sent`."""
         before = self.threads.recent(thread) if thread else []
         return would_send(self.where, self.pool, goal, before, enhance=enhance)
 
 
-def _in_a_loop() -> bool:
+def _outside_of_loops(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run it to its end; a notebook has a loop of its own in this thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return False
-    return True
+        return anyio.run(work)
+    found: list[T] = []
+    failed: list[BaseException] = []
+
+    def apart() -> None:
+        try:
+            found.append(anyio.run(work))
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=apart, name="supervisor")
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return found[0]
 
 
 def _history(before: Sequence[Turn]) -> list[ModelMessage]:

@@ -21,6 +21,7 @@ WHAT = {
     "show": "NAME: its text, what was found in it, its tests",
     "check": "FILE: what would be refused; nothing is registered",
     "register": "FILE...: register the functions of Python files",
+    "write": "DESCRIPTION: have the model of $HPCAGENT_MODEL write one, then register it",
     "approve": "NAME: let it run, when you have read it",
     "reject": "NAME: do not let it run, or not any more",
     "remove": "NAME: remove one that is not approved",
@@ -33,7 +34,7 @@ WHAT = {
     "export": "FOLDER [NAME...]: write approved tools and agents for others",
     "import": "FOLDER or git address: register tools and agents of others",
 }
-NEEDED = {"show": 1, "check": 1, "register": 1, "approve": 1, "reject": 1, "remove": 1, "add-agent": 2}
+NEEDED = {"show": 1, "check": 1, "register": 1, "write": 1, "approve": 1, "reject": 1, "remove": 1, "add-agent": 2}
 NEEDED |= {"accept-agent": 1, "remove-agent": 1, "assign": 2, "unassign": 2, "export": 1, "import": 1}
 
 
@@ -135,6 +136,10 @@ def _done(
     if what == "register":
         found = [one for file in given for one in there.register_tool(Path(file), why=why, sandbox=sandbox)]
         return [there.wait_for_tests(one["name"]) for one in found]
+    if what == "write":
+        from hpcagent.commands.ask import supervisor_of
+
+        return supervisor_of(there).write_tool(" ".join(given), sandbox=sandbox)
     if what == "approve":
         return there.approve_tool(first, why, sha256=sha256, despite_tests=despite_tests)
     if what == "reject":
