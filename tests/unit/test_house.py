@@ -281,6 +281,23 @@ def test_help_and_the_version_import_no_records():
         assert not {"numpy", "parsl", "hpcagent.model", "hpcagent.apps", "hpcagent.sites"} & loaded
 
 
+# What many modules import at their top; by far the most of the time of importing one of them.
+THIRD_PARTIES = (
+    "numpy",
+    "pydantic",
+    "scipy.optimize",
+    "scipy.stats",
+    "h5py",
+    "parsl",
+    "ase",
+    "matplotlib.pyplot",
+    "rich",
+    "mcp.server",
+    "starlette.applications",
+    "uvicorn",
+)
+
+
 def test_each_module_can_be_imported_alone():
     """With no other module of its floor loaded before it: those below cannot know it (imports point down)."""
     floors: dict[int, list[str]] = {}
@@ -291,8 +308,11 @@ def test_each_module_can_be_imported_alone():
             floors.setdefault(FLOORS.get(room(path), max(FLOORS.values()) + 1), []).append(name)
     code = f"""
 import gc, importlib, os
-for name in ("numpy", "pydantic", "scipy.optimize", "scipy.stats", "h5py", "parsl", "ase", "matplotlib.pyplot", "rich"):
-    importlib.import_module(name)  # of others, once for all
+for name in {THIRD_PARTIES!r}:
+    try:
+        importlib.import_module(name)  # once for all
+    except ImportError:
+        pass  # those of extras
 for names in {[names for _, names in sorted(floors.items())]!r}:
     gc.freeze()
     for name in names:
