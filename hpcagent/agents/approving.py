@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Mapping
@@ -14,9 +15,7 @@ from hpcagent.mcp.approving import shell_words
 from hpcagent.mcp.callers import Caller
 from hpcagent.mcp.said import clean_text
 
-__all__ = ["Ask", "Question", "confirm", "let_through"]
-
-_ONE_AT_A_TIME = threading.Lock()
+__all__ = ["Ask", "Question", "confirm", "let_through", "one_at_a_time"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +45,17 @@ Ask = Callable[[Question], bool | None]
 """Puts a question to a person: True yes, False no, None: nobody answered."""
 
 
+def one_at_a_time(ask: Ask) -> Ask:
+    """Questions of specialists that go on at the same time, put one after the other."""
+    turn = threading.Lock()
+
+    def asked(question: Question) -> bool | None:
+        with turn:
+            return ask(question)
+
+    return asked
+
+
 def let_through(
     caller: Caller, attempt: Callable[[], Mapping[str, Any]], ask: Ask | None, agent: str
 ) -> Mapping[str, Any]:
@@ -72,12 +82,12 @@ def let_through(
         raise refused  # somebody has said no
     if ask is None:
         raise _with_words(refused)
-    with _ONE_AT_A_TIME:
-        said = ask(_question(refused, request, agent))
+    said = ask(_question(refused, request, agent))
     if said is None:
         raise _with_words(refused)
     if said is not True:
-        caller.workspace.deny(refused.approval, "no, to a question of an agent")
+        with contextlib.suppress(BadInput):  # somebody has decided it meanwhile; asking again starts another
+            caller.workspace.deny(refused.approval, "no, to a question of an agent")
         raise NotAllowed(
             "approval",
             "the person who was asked has said no",
@@ -103,8 +113,7 @@ def confirm(tool: str, arguments: Mapping[str, Any], ask: Ask | None, agent: str
     if ask is None:
         raise NotAllowed("approval", f"{tool} changes tools or agents, and nobody can be asked here", do=do)
     params = clean_text(json.dumps(dict(arguments), sort_keys=True, default=str), 8000)
-    with _ONE_AT_A_TIME:
-        said = ask(Question("", f"{tool}: a change of the tools or agents of this workspace", params, agent))
+    said = ask(Question("", f"{tool}: a change of the tools or agents of this workspace", params, agent))
     if said is not True:
         raise NotAllowed("approval", f"the person who was asked about {tool} has not said yes", do=do)
 

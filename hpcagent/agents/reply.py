@@ -96,7 +96,8 @@ def _where(one: Citation) -> str:
 
 def _ran(one: Called) -> str:
     runs = f" {', '.join(one.runs[:5])}" if one.runs else ""
-    return f"{one.agent}.{one.tool}{runs}" + (f" refused: {one.refused}" if one.refused else "")
+    unknown = "" if one.ended else " asked for, outcome unknown"
+    return f"{one.agent}.{one.tool}{runs}{unknown}" + (f" refused: {one.refused}" if one.refused else "")
 
 
 def unknown_runs(text: str, known: Mapping[str, Any] | tuple[str, ...]) -> tuple[str, ...]:

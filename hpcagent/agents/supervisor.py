@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
-from hpcagent.agents.approving import Ask
+from hpcagent.agents.approving import Ask, one_at_a_time
 from hpcagent.agents.budget import Budget
 from hpcagent.agents.cited import cite
 from hpcagent.agents.delegating import delegate_tool
@@ -101,7 +101,7 @@ class Supervisor:
         else:
             self.where, self.model = model.model_name, model
         self.workspace, self.limits = workspace, limits or Limits()
-        self._ask, self._told = ask, told
+        self._ask, self._told = ask and one_at_a_time(ask), told
         # Scopes of a caller that decides nothing: what grants and removes is not there for a model.
         self._caller = Caller("", frozenset({"runs:read", "runs:write"}), workspace, CLIENT)
         self.pool = Pool(self._caller, specialists=specialists, tools=tools)
@@ -150,6 +150,7 @@ class Supervisor:
                 scope.cancel()
             reply, messages = await self._run(now, enhanced(asked, self.pool) if enhance else asked, before)
         if scope.cancelled_caught:
+            await anyio.to_thread.run_sync(now.give_up)
             why = "whoever asked has stopped it. What was started goes on."
             reply, messages = Reply("stopped", why), _as_stopped(asked, why, now)
         reply = await anyio.to_thread.run_sync(self._checked, reply, now, asked, before)
@@ -173,7 +174,8 @@ class Supervisor:
     def stop(self, thread: str) -> bool:
         """Stop the question of a thread that is being answered, from any thread of the process.
 
-        Runs that it has started go on; what was called stands in the reply, whose state is `stopped`.
+        Runs that it has started go on; what was called stands in the reply, whose state is `stopped`. A call
+        that has not ended is there as asked for, its outcome unknown, with its run where that is known.
 
         Returns:
             Whether there was one.

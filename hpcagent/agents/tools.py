@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -16,7 +18,7 @@ from hpcagent.mcp.callers import Caller
 from hpcagent.mcp.serving import Tool, as_sdk_tool, tools_of, wrong_argument
 from hpcagent.registry.scripts import SCRIPTS
 
-__all__ = ["AgentTool", "app_tool", "first_line", "served_tools", "wait_tool"]
+__all__ = ["GOING", "AgentTool", "Going", "app_tool", "first_line", "served_tools", "wait_tool"]
 
 LONGEST_WAIT_S = 300.0
 APP_WAIT_S = 120.0
@@ -35,6 +37,23 @@ MANAGES = (
 _CATALYST_OVER = ("found", "recorded", "failed")
 
 Do = Callable[[Caller, Mapping[str, Any]], Mapping[str, Any]]
+
+
+@dataclass
+class Going:
+    """A call that goes on, as the tool itself knows it.
+
+    Attributes:
+        runs: What it has started so far.
+        given_up: Set when nobody waits for its answer any more.
+    """
+
+    runs: list[str] = field(default_factory=list)
+    given_up: threading.Event = field(default_factory=threading.Event)
+
+
+GOING: ContextVar[Going | None] = ContextVar("going", default=None)
+"""The call that goes on in this thread."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +156,8 @@ def waited(caller: Caller, identity: str, timeout_s: float) -> dict[str, Any]:
     """How a run or campaign stands once it has ended, or after so many seconds."""
     until = time.monotonic() + timeout_s
     status = caller.workspace.status(identity, lines=20)
-    while status["ended_at"] is None and time.monotonic() < until:
+    going = GOING.get() or Going()
+    while status["ended_at"] is None and time.monotonic() < until and not going.given_up.is_set():
         try:
             caller.workspace.wait(identity, min(SLICE_S, max(0.0, until - time.monotonic())))
         except TimeoutError:
@@ -218,6 +238,8 @@ def app_tool(name: str, card: Mapping[str, Any]) -> AgentTool:
         if not isinstance(inputs, list) or not all(isinstance(one, str) for one in inputs):
             raise BadInput(f"inputs is a list of run_ids; got {inputs!r}.", value=inputs)
         run = caller.workspace.run(name, values, inputs=inputs, why="asked for by an agent", data_only=True)
+        if (going := GOING.get()) is not None:
+            going.runs.append(run["id"])
         return waited(caller, run["id"], APP_WAIT_S) | {"found": run["found"]}
 
     return AgentTool(name, words, schema, do, spends=True, app=name)

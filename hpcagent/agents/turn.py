@@ -18,7 +18,7 @@ from hpcagent.agents.budget import Budget
 from hpcagent.agents.cited import known_of, numbers_of_answer, run_ids_in
 from hpcagent.agents.marked import data_text
 from hpcagent.agents.numbers import Known
-from hpcagent.agents.tools import AgentTool
+from hpcagent.agents.tools import GOING, AgentTool, Going
 from hpcagent.errors import HpcAgentError
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.mcp.callers import Caller
@@ -27,6 +27,7 @@ from hpcagent.mcp.said import clean, clean_text
 __all__ = ["Called", "Event", "Told", "TurnNow"]
 
 LONGEST_BRIEF = 300
+SETTLES_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class Called:
         really: Whether the tool was reached: arguments that its schema refuses do not count.
         runs: Runs and campaigns that the answer names.
         wall_s: How long it took, in seconds.
+        ended: Whether it had ended when the reply was made; what became of one that had not is not known.
     """
 
     agent: str
@@ -77,11 +79,29 @@ class Called:
     really: bool = True
     runs: tuple[str, ...] = ()
     wall_s: float = 0.0
+    ended: bool = True
 
     def plain(self) -> dict[str, Any]:
         """For a record; without secrets."""
         found: dict[str, Any] = clean(asdict(self))
         return found
+
+
+@dataclass(eq=False)
+class _Open:
+    """A call that has begun and not ended."""
+
+    agent: str
+    tool: AgentTool
+    arguments: dict[str, Any]
+    began: float
+    going: Going = field(default_factory=Going)
+
+    def runs(self) -> tuple[str, ...]:
+        """What it has started, or waits for."""
+        asked = self.arguments.get("id")
+        waits = [asked] if self.tool.name == "wait_for" and isinstance(asked, str) else []
+        return tuple(dict.fromkeys((*waits, *self.going.runs)))
 
 
 @dataclass
@@ -103,7 +123,9 @@ class TurnNow:
     told: Told = lambda event: None
     calls: list[Called] = field(default_factory=list)
     known: list[Known] = field(default_factory=list)
-    _turn: threading.Lock = field(default_factory=threading.Lock)
+    _turn: threading.Condition = field(default_factory=threading.Condition)
+    _going: list[_Open] = field(default_factory=list)
+    _given_up: bool = False
 
     def tell(self, event: Event) -> None:
         """Tell whoever watches, one at a time."""
@@ -118,7 +140,20 @@ class TurnNow:
 
     def _call(self, agent: str, tool: AgentTool, arguments: dict[str, Any]) -> tuple[str, Called]:
         self.tell(Event("calling", agent, tool.name, _brief(arguments)))
-        began = time.monotonic()
+        one = _Open(agent, tool, arguments, time.monotonic())
+        with self._turn:
+            self._going.append(one)
+            if self._given_up:
+                one.going.given_up.set()
+        GOING.set(one.going)
+        try:
+            return self._done(agent, tool, arguments, one.began)
+        finally:
+            with self._turn:
+                self._going.remove(one)
+                self._turn.notify_all()
+
+    def _done(self, agent: str, tool: AgentTool, arguments: dict[str, Any], began: float) -> tuple[str, Called]:
         taken = 0.0
         try:
             if tool.manages:
@@ -150,6 +185,28 @@ class TurnNow:
             self.calls.append(done)
         self.tell(Event("refused", agent, tool.name, error.message))
         return data_text(tool.name, said), done
+
+    def give_up(self) -> None:
+        """Nobody waits any more: what still goes on is recorded as asked for, its outcome unknown.
+
+        A call that is starting something is given a moment to say which run that is.
+        """
+        until = time.monotonic() + SETTLES_S
+        with self._turn:
+            self._given_up = True
+            for one in self._going:
+                one.going.given_up.set()
+            self._turn.wait_for(
+                lambda: not any(one.tool.spends and not one.going.runs for one in self._going),
+                max(0.0, until - time.monotonic()),
+            )
+            now = time.monotonic()
+            self.calls += [
+                Called(
+                    one.agent, one.tool.name, one.arguments, runs=one.runs(), wall_s=now - one.began, ended=False
+                )
+                for one in self._going
+            ]
 
     def runs(self) -> tuple[str, ...]:
         """Runs and campaigns that tools have named, in their order."""

@@ -12,7 +12,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
@@ -20,6 +20,7 @@ from pydantic import Field
 from hpcagent.errors import BadInput, Busy, HpcAgentError
 from hpcagent.mcp.said import clean, clean_text
 from hpcagent.web.asked import Asked
+from hpcagent.web.feed import Feed
 from hpcagent.workspace.client import Workspace
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ MOST_STEPS = 200
 LOOK_S = 1.0
 LONGEST_GOAL = 20_000
 LONGEST_STEP = 500
+DECIDED = {"granted": True, "used": True, "denied": False}
+"""What a state of an approval says to a question; another one, as `expired`, says nothing."""
 ASKED_FOR_S = 86_400.0
 """A question that nobody answers for so long is left as it is; the approval stays."""
 
@@ -99,12 +102,13 @@ class Chat:
 
     Args:
         workspace: In the name of whom the page is for.
-        told: Is given what goes on, whenever it has changed.
+        feed: Is told what goes on, whenever it has changed.
         model: A model of pydantic-ai, in place of that of the environment.
     """
 
-    def __init__(self, workspace: Workspace, told: Callable[[list[Any]], None], *, model: Any = "") -> None:
-        self._ws, self._told, self._model = workspace, told, model
+    def __init__(self, workspace: Workspace, feed: Feed, *, model: Any = "") -> None:
+        self._ws, self._feed, self._model = workspace, feed, model
+        self._telling = threading.Lock()
         self._turn = threading.Condition()
         self._turns: list[_Turn] = []
         self._closed = False
@@ -153,7 +157,7 @@ class Chat:
             raise BadInput(why)
         goal = asked.goal.strip()
         if not goal:
-            raise BadInput("there is no question.")
+            raise BadInput("the question is empty: write what you want to know, or have done.")
         threads = self._threads()
         name = asked.thread or threads.new()
         threads.turns(name)  # a name that is none, or somebody else's, is refused here
@@ -176,7 +180,7 @@ class Chat:
         """Stop a turn; runs that it has started go on."""
         turn = self._find(at["turn"])
         self._stop(turn)
-        self._tell()
+        self._tell(turn)
         return {"state": turn.state}
 
     def answer(self, at: Mapping[str, str], asked: Answered) -> Any:
@@ -185,8 +189,9 @@ class Chat:
         with self._turn:
             if turn.question is None or turn.question["id"] != asked.question:
                 raise BadInput("there is no such question any more: it was answered, or the turn has ended.")
-            turn.said = asked.yes
+            turn.said, turn.question = asked.yes, None
             turn.answered.set()
+        self._tell(turn)
         return {"said": asked.yes}
 
     def forget(self, at: Mapping[str, str], asked: Asked) -> Any:
@@ -224,10 +229,15 @@ class Chat:
         if boss is not None:
             boss.stop(turn.thread)
 
-    def _tell(self) -> None:
-        with self._turn:
-            said = [one.plain() for one in self._turns]
-        self._told(said)
+    def _tell(self, turn: _Turn | None = None) -> None:
+        """Have a turn told as it is; without one all, as when one was forgotten. What is older is never told last."""
+        with self._telling:
+            with self._turn:
+                there = [one.plain() for one in self._turns if turn is None or one is turn]
+            if turn is None:
+                self._feed.tell("chat", there)
+            elif there:
+                self._feed.tell_turn(there[0])
 
     def _go(self, turn: _Turn, node_hours: float | None) -> None:
         try:
@@ -240,7 +250,7 @@ class Chat:
             turn.state, turn.error, turn.question, turn.stopping = state, clean_text(error, 2000), None, False
             turn.boss = None
         self._ws.close()  # this thread's connection
-        self._tell()
+        self._tell(turn)
 
     def _done(self, turn: _Turn, node_hours: float | None) -> str:
         try:
@@ -252,7 +262,7 @@ class Chat:
             with self._turn:
                 if turn.state == "going":
                     turn.take(event)
-            self._tell()
+            self._tell(turn)
 
         boss = Supervisor(
             self._ws,
@@ -282,14 +292,15 @@ class Chat:
                 "says": question.says,
                 "asked": self._asked(question.approval),
             }
-        self._tell()
+        self._tell(turn)
         until = time.monotonic() + ASKED_FOR_S
-        elsewhere: bool | None = None
-        while not turn.answered.wait(LOOK_S) and time.monotonic() < until and elsewhere is None:
-            elsewhere = self._decided(question.approval)
+        state = "pending"
+        while state == "pending" and not turn.answered.wait(LOOK_S) and time.monotonic() < until:
+            state = self._state(question.approval)
         with self._turn:
-            turn.question, said = None, turn.said if elsewhere is None else elsewhere
-        self._tell()
+            turn.question = None
+            said = turn.said if state == "pending" else DECIDED.get(state)
+        self._tell(turn)
         return said
 
     def _asked(self, approval: str) -> dict[str, Any]:
@@ -303,12 +314,11 @@ class Chat:
         plain: dict[str, Any] = clean({name: request.get(name) for name in names})
         return plain
 
-    def _decided(self, approval: str) -> bool | None:
-        """What somebody has said to it elsewhere, as under Approvals; None: nothing yet."""
+    def _state(self, approval: str) -> str:
+        """What has become of it elsewhere, as under Approvals."""
         if not approval:
-            return None
-        state = next((one["state"] for one in self._ws.approvals() if one["id"] == approval), "pending")
-        return None if state == "pending" else state in ("granted", "used")
+            return "pending"
+        return next((str(one["state"]) for one in self._ws.approvals() if one["id"] == approval), "pending")
 
 
 def _params(text: str) -> Any:

@@ -171,6 +171,13 @@ class Feed:
         """Have a part of what pages know be as it is now, from any thread."""
         self._part(name, value)
 
+    def tell_turn(self, turn: Mapping[str, Any]) -> None:
+        """Have one turn of the chat be as it is now; the others are not sent again."""
+        with self._turn:
+            turns = {one["id"]: one for one in self._parts["chat"]}
+            self._parts["chat"] = [*(turns | {turn["id"]: turn}).values()]
+            self._tell("turn", turn)
+
     def _wake(self) -> None:
         """Somebody asks: follow again, if that was left off, and wait until the mirror is as the workspace is."""
         self._asked_at = time.monotonic()

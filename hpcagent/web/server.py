@@ -40,7 +40,7 @@ def page_app(workspace: Workspace, token: str, *, model: Any = "") -> ASGIApp:
         model: Of the chat: `PROVIDER:MODEL`, or a model of pydantic-ai; by default as the environment says.
     """
     feed = Feed(workspace)
-    chat = Chat(workspace, lambda turns: feed.tell("chat", turns), model=model)
+    chat = Chat(workspace, feed, model=model)
 
     @contextlib.asynccontextmanager
     async def life(app: Starlette) -> AsyncIterator[None]:

@@ -6,7 +6,7 @@ import { chip, empty, facts, fill, h, num, span, unit, when } from "./dom.js";
 import { showRun } from "./sheet.js";
 import { has } from "./store.js";
 
-const SAYS = { delegated: "asks", handed_back: "has handed back", retried: "is asked again", calling: "calls", called: "called", refused: "was refused" };
+const SAYS = { delegated: "asks", handed_back: "has handed back", retried: "is asked again", calling: "calls", called: "called", refused: "was refused", unknown: "has asked for" };
 
 // `moved`: the address is that of a view which is there already.
 export function chat(store, chosen, announce, moved) {
@@ -76,9 +76,9 @@ export function chat(store, chosen, announce, moved) {
 
   function step(s, i) {
     const tool = s.tool && h("code", {}, s.tool);
-    const mark = s.kind === "calling" ? h("span", { class: "spin", "aria-hidden": "true" }) : h("span", { class: `tick ${s.kind}`, "aria-hidden": "true" }, { called: "✓", refused: "✕", delegated: "→", handed_back: "←", retried: "↻" }[s.kind] ?? "·");
+    const mark = s.kind === "calling" ? h("span", { class: "spin", "aria-hidden": "true" }) : h("span", { class: `tick ${s.kind}`, "aria-hidden": "true" }, { called: "✓", refused: "✕", delegated: "→", handed_back: "←", retried: "↻", unknown: "?" }[s.kind] ?? "·");
     const words = s.kind === "delegated" ? ["The supervisor asks ", h("strong", {}, s.agent), s.text && [": ", h("span", { class: "soft" }, s.text)]]
-      : [h("strong", {}, s.agent), ` ${SAYS[s.kind] ?? s.kind} `, s.kind === "refused" ? ["at ", tool] : tool, s.kind !== "handed_back" && s.text && s.text !== "{}" && h("span", { class: "soft arguments" }, ` ${s.text}`), s.ended_at && h("span", { class: "soft" }, ` ${span(s.ended_at - s.at)}`)];
+      : [h("strong", {}, s.agent), ` ${SAYS[s.kind] ?? s.kind} `, s.kind === "refused" ? ["at ", tool] : tool, s.kind !== "handed_back" && s.text && s.text !== "{}" && h("span", { class: "soft arguments" }, ` ${s.text}`), s.kind === "unknown" ? h("strong", {}, " (outcome unknown)") : s.ended_at && h("span", { class: "soft" }, ` ${span(s.ended_at - s.at)}`)];
     return h("li", { class: `step ${s.kind}`, id: `step-${i}` }, mark, h("div", { class: "wrap" }, h("div", {}, words), s.runs?.length > 0 && h("div", { class: "small" }, s.runs.slice(0, 5).map((r, k) => [k ? ", " : "", run(r)])), s.kind === "refused" && s.why && h("div", { class: "error small" }, s.why)));
   }
 
@@ -107,7 +107,7 @@ export function chat(store, chosen, announce, moved) {
         r.flagged.length > 0 && h("p", { class: "note bad flagged" }, h("strong", {}, "Not of any run, check these: "), [...new Set(r.flagged)].join(", ")),
         r.unknown_runs.length > 0 && h("p", { class: "note bad" }, h("strong", {}, "Not a run that was called here, check these: "), r.unknown_runs.join(", ")),
         good.length > 0 && h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Numbers of answer ${n}` }, h("table", { class: "values numbers" }, h("thead", {}, h("tr", {}, ["Number", "Is", "From"].map((x) => h("th", { scope: "col" }, x)))), h("tbody", {}, once(good, (x) => x.text + x.run + x.name).slice(0, 60).map((x) => h("tr", {}, h("th", { scope: "row" }, x.text), h("td", {}, x.source === "asked" ? "as it was asked" : `${x.name} = ${num(x.value, 6)}${unit(x.unit)}`), h("td", {}, x.source === "run" ? run(x.run) : x.source === "tool" ? ["the tool ", h("code", {}, x.run)] : "the question")))))),
-        h("details", { class: "ran" }, h("summary", {}, r.calls.length ? `What really ran: ${r.calls.length} call${r.calls.length > 1 ? "s" : ""}` : "What really ran: nothing"), r.calls.length > 0 && h("ol", { class: "steps" }, r.calls.map((c, i) => step({ kind: c.refused ? "refused" : "called", agent: c.agent, tool: c.tool, text: JSON.stringify(c.arguments), why: c.refused, runs: c.runs, at: 0, ended_at: c.wall_s }, `${n}-${i}`)))),
+        h("details", { class: "ran" }, h("summary", {}, r.calls.length ? `What really ran: ${r.calls.length} call${r.calls.length > 1 ? "s" : ""}` : "What really ran: nothing"), r.calls.length > 0 && h("ol", { class: "steps" }, r.calls.map((c, i) => step({ kind: c.refused ? "refused" : c.ended === false ? "unknown" : "called", agent: c.agent, tool: c.tool, text: JSON.stringify(c.arguments), why: c.refused, runs: c.runs, at: 0, ended_at: c.wall_s }, `${n}-${i}`)))),
         h("p", { class: "soft small" }, [when(at), r.model, `${r.requests} request${r.requests === 1 ? "" : "s"}`, `${num(r.input_tokens + r.output_tokens)} tokens`, `${num(r.node_hours)} node-hours`, span(r.wall_s)].filter(Boolean).join(" · "))));
   }
 

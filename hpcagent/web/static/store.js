@@ -40,8 +40,9 @@ export class Store {
 
   take(kind, data) {
     if (kind === "runs") for (const values of data) this.put(values);
+    else if (kind === "turn") this.chat = this.chat.some((t) => t.id === data.id) ? this.chat.map((t) => (t.id === data.id ? data : t)) : [...this.chat, data];
     else this[kind] = data;
-    this.changed(kind);
+    this.changed(kind === "turn" ? "chat" : kind);
   }
 
   get campaigns() {
