@@ -26,7 +26,7 @@ Answer with the text of one Python file and nothing else. It has one function fo
   such as [K], and what it returns (Returns:) with its unit; [1] is a pure number. A formula has its source.
 - it returns a float, or a dict of floats of which each has its own unit.
 - two or more functions test_* assert values that are known from elsewhere, with their tolerance.
-- it imports the standard library and numpy only, does nothing at the top of the file, writes and prints nothing."""
+- it imports the standard library and numpy only, does nothing at its top, writes no file, prints nothing."""
 _FENCE = re.compile(r"```(?:python|py)?[ \t]*\n(?P<text>.*?)```", re.DOTALL)
 
 
