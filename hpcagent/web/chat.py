@@ -230,7 +230,7 @@ class Chat:
             boss.stop(turn.thread)
 
     def _tell(self, turn: _Turn | None = None) -> None:
-        """Have a turn told as it is; without one all, as when one was forgotten. What is older is never told last."""
+        """Have a turn told as it is; without one all, as when one was forgotten. The newest is told last."""
         with self._telling:
             with self._turn:
                 there = [one.plain() for one in self._turns if turn is None or one is turn]

@@ -49,7 +49,7 @@ def test_a_tool_is_registered_read_tried_approved_by_its_text_and_given_to_an_ag
     page.post("agent/mechanic/tools", {"tool": "kinetic_energy", "take": True})
     assert page.get("tool/kinetic_energy")["agents"] == []
     page.post("agent/mechanic/remove")
-    snapshot = page.until("snapshot", lambda one: not one["agents"])
+    snapshot = page.until("snapshot", lambda one: one["tools"] and not one["agents"])
     assert [one["name"] for one in snapshot["tools"]] == ["kinetic_energy"]
 
 
