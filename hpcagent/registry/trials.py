@@ -18,6 +18,7 @@ from hpcagent.apps.sandbox.calls import Boxed, run_boxed
 from hpcagent.apps.sandbox.record import Sandbox, Tier
 from hpcagent.errors import AppFailed, HpcAgentError
 from hpcagent.model.base import Record, canonical_json
+from hpcagent.model.failures import meaning
 from hpcagent.registry.contract import RUNNER, spec_of
 from hpcagent.registry.runner import TOOL
 from hpcagent.registry.signature import Argument
@@ -153,10 +154,9 @@ def tried(tool: ToolText, sha256: str, *, require: Tier = "bubblewrap", timeout_
                 timeout_s=timeout_s,
             )
         except AppFailed as error:
-            lacking = error.name == "NoSandbox"
-            return Trial(
-                state="not run" if lacking else "failed", kind=kind, why=f"{error.name}: {error.message}"[:1000]
-            )
+            said = f"{error.name}: {error.message}"[:1000]
+            final = meaning(error.kind, error.name).final  # else the machine is at fault, and nothing was shown
+            return Trial(state="failed" if final else "not run", kind=kind, why=said)
         except (HpcAgentError, OSError) as error:
             return Trial(state="not run", kind=kind, why=plain(str(error))[:1000])
         return _read(done, Path(folder), kind)
