@@ -204,3 +204,8 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """`%load_ext hpcagent` in a notebook: the magics `%ask` and `%%ask`."""
+    import_module("hpcagent.agents.magic").register(shell)

@@ -206,7 +206,6 @@ if __name__ == "__main__":
 
     defer(*UNNEEDED)  # as a process does that is started for itself
     where = sys.argv[1]
-    sys.modules["tests.warm"] = sys.modules["__main__"]
     Warm(where)  # before others take the name
     for module in MODULES:
         importlib.import_module(module)

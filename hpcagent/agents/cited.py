@@ -85,7 +85,8 @@ def known_of(caller: Caller, identity: str) -> list[Known]:
         status = caller.workspace.status(identity, lines=0)
     except HpcAgentError:
         return []
-    found = _of_status(identity, status) + _of_status(identity, clean(status))  # a model reads them rounded
+    # As they are on record, and as a model reads them, rounded by their errors.
+    found = list(dict.fromkeys([*_of_status(identity, status), *_of_status(identity, clean(status))]))
     if status.get("kind") == "campaign":
         return found + _of_campaign(caller, identity)
     units = _units_of_parameters(caller, str(status.get("app", "")))
@@ -110,7 +111,7 @@ def _of_campaign(caller: Caller, identity: str) -> list[Known]:
     answer = found.get("answer") or {}
     best = answer.get("best") or {}
     units = {**_units_of_parameters(caller, str(found.get("app", ""))), **(best.get("units") or {})}
-    every = [*_numbers(answer), *_numbers(clean(answer))]
+    every = dict.fromkeys([*_numbers(answer), *_numbers(clean(answer))])
     known = [Known(v, _unit(name, units), identity, name) for name, v in every]
     known += [Known(v, "", identity, f"runs.{name}") for name, v in _numbers(found.get("runs") or {})]
     hours = [("node_hours", found.get("node_hours")), ("node_hours_at_most", found.get("node_hours_at_most"))]

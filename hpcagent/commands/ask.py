@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hpcagent.agents.models import supervisors
 from hpcagent.commands.common import JsonOption, say
 from hpcagent.errors import BadInput
 
@@ -20,9 +21,8 @@ if TYPE_CHECKING:
     from hpcagent.agents.turn import Event
     from hpcagent.workspace.client import Workspace
 
-__all__ = ["add", "asker", "supervisor_of"]
+__all__ = ["add"]
 
-NEEDS = "`hpcagent ask` needs packages that are not installed: pip install 'hpcagent[agents]'"
 NOBODY = "nobody: no model is configured (docs/howto/models.md)"
 STOPPED = 1
 
@@ -70,37 +70,19 @@ def ask(
     """Ask a language model that runs things here, behind the gate; the model is one of your own choice."""
     from hpcagent.workspace.client import Workspace
 
-    agents = _agents()
+    agents = supervisors()
     with Workspace(where, as_=as_, client=agents.CLIENT) as workspace:
         if list_ or show_sent or threads or forget:
             _without_a_model(workspace, question, thread, (model, url), suggest, list_, threads, forget, as_json)
             return
         limits = agents.Limits(hops=hops, tokens=tokens, node_hours=node_hours)
-        boss = agents.Supervisor(workspace, model=model, url=url, limits=limits, ask=asker(), told=_shown(as_json))
+        boss = agents.Supervisor(
+            workspace, model=model, url=url, limits=limits, ask=_asker(), told=_shown(as_json)
+        )
         if question:
             _answer(boss, question, thread, suggest, as_json)
         else:
             _converse(boss, thread or boss.threads.new(), suggest, as_json)
-
-
-def _agents() -> Any:
-    try:
-        from hpcagent.agents import supervisor
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] == "hpcagent":
-            raise
-        raise BadInput(f"{NEEDS} ({error.name} is missing).", value=error.name) from None
-    return supervisor
-
-
-def supervisor_of(workspace: Workspace, **more: Any) -> Supervisor:
-    """A supervisor of the configured model.
-
-    Raises:
-        BadInput: None is configured, or packages are missing.
-    """
-    found: Supervisor = _agents().Supervisor(workspace, **more)
-    return found
 
 
 def _answer(boss: Supervisor, question: str, thread: str, suggest: bool, as_json: bool) -> None:
@@ -151,7 +133,7 @@ def _shown(as_json: bool) -> Any:
     return told
 
 
-def asker() -> Ask | None:
+def _asker() -> Ask | None:
     """Asks whoever sits at the terminal; nobody where there is none."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return None

@@ -137,9 +137,9 @@ def _done(
         found = [one for file in given for one in there.register_tool(Path(file), why=why, sandbox=sandbox)]
         return [there.wait_for_tests(one["name"]) for one in found]
     if what == "write":
-        from hpcagent.commands.ask import supervisor_of
+        from hpcagent.agents.models import supervisors
 
-        return supervisor_of(there).write_tool(" ".join(given), sandbox=sandbox)
+        return supervisors().Supervisor(there).write_tool(" ".join(given), sandbox=sandbox)
     if what == "approve":
         return there.approve_tool(first, why, sha256=sha256, despite_tests=despite_tests)
     if what == "reject":

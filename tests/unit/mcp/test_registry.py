@@ -34,7 +34,7 @@ from typing import Annotated
 
 
 def half(x: Annotated[float, (0.0, 10.0), "K"] = 4.0) -> float:
-    """Half of a temperature.
+    """Half of a temperature of a kiln.
 
     Args:
         x: The temperature.
@@ -89,7 +89,7 @@ def test_a_tool_is_registered_approved_by_a_person_and_run_in_one_session(drive,
     assert "Half of a temperature" in asked[0] and card["sha256"][:12] in asked[0] and "ada" in asked[0]
 
     async def run(client):
-        apps = await follow.said(client, "list_apps", {"query": "half of"})
+        apps = await follow.said(client, "list_apps", {"query": "kiln"})
         about = await follow.said(client, "describe_app", {"app": "half"})
         begun = await follow.said(client, "run_job", {"kind": "half", "params": {"x": 3.0}})
         done = await follow.until(
@@ -99,7 +99,7 @@ def test_a_tool_is_registered_approved_by_a_person_and_run_in_one_session(drive,
         return apps, about, done, wrong
 
     apps, about, done, wrong = drive(run, as_="ada", mode=mode)
-    assert apps["apps"][0]["name"] == "half"
+    assert [one["name"] for one in apps["apps"]] == ["half"]
     assert about["parameters"][0]["unit"] == "K" and about["parameters"][0]["high"] == 10.0
     assert done["metrics"] == {"half": 1.5} and done["units"] == {"half": "K"}
     assert wrong["refused"]["field"] == "x"

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
-
 import hpcagent as ha
 from hpcagent.web import feed as feed_module
 from hpcagent.web.feed import COLUMNS, KEPT, MOST_WAITING, Feed
@@ -74,7 +72,7 @@ def test_an_approval_is_told(workspace: ha.Workspace, page):
     with stream(page, version) as events:
         data = next(data for _, kind, data in events if kind == "approvals" and data)
     assert data[0]["id"] == identity
-    assert data[0]["asked"]["node_hours"] == pytest.approx(600 / 3600)
+    assert data[0]["asked"]["node_hours"] == round(600 / 3600, 10)
     assert data[0]["asked_why"] == "<b>fast</b>"
 
 

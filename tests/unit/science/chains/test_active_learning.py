@@ -17,9 +17,8 @@ pytestmark = [pytest.mark.lammps, pytest.mark.slow]
 QUICK = {
     "temperatures": "300,900",
     "volumes": "1,1.03",
-    "timestep": 5.0,
-    "steps": 50,
-    "every": 5,
+    "steps": 100,
+    "every": 10,
     "initial": 2,
     "drawn": 2,
     "chosen": 2,
@@ -33,13 +32,13 @@ QUICK = {
 
 def test_the_error_falls_until_the_target_is_met_and_is_that_of_frames_not_yet_learnt(tmp_path):
     with ha.open_site("threads", run_dir=tmp_path):
-        result = ha.apps.active_learning(target=12.0, rounds=4, **QUICK).result()
+        result = ha.apps.active_learning(target=14.0, rounds=4, **QUICK).result()
     assert result.ok, result.failure
     rounds = json.loads((Path(result.workdir) / result.artifacts["rounds"]).read_text())
     first, decided = rounds[0]["force_rmse_meV_per_angstrom"], rounds[-1]["force_rmse_meV_per_angstrom"]
     last = rounds[-1]["confirmation"]["force_rmse_meV_per_angstrom"]
-    assert result["target_met"] == 1 and decided[0] + 2 * decided[1] <= 12.0 and last[0] <= 12.0
-    assert len(rounds) >= 2 and last[0] < first[0] and first[0] + 2 * first[1] > 12.0
+    assert result["target_met"] == 1 and decided[0] + 2 * decided[1] <= 14.0 and last[0] <= 14.0
+    assert len(rounds) >= 2 and last[0] < first[0] and first[0] + 2 * first[1] > 14.0
     assert result["force_rmse"] == last[0] and result.uncertainty["force_rmse"] == last[1]
     # 4 conditions: 2 rattled each, then 4 in each round, of which the last were not learnt.
     # What was decided by is not what is said: two frames of each condition were drawn anew.
@@ -66,9 +65,9 @@ def test_the_error_falls_until_the_target_is_met_and_is_that_of_frames_not_yet_l
 
 def test_a_budget_that_ends_says_so_and_gives_what_was_measured(tmp_path):
     with ha.open_site("threads", run_dir=tmp_path):
-        result = ha.apps.active_learning(target=0.01, labels=20, **QUICK | {"volumes": "1", "initial": 4}).result()
-    assert result.ok and result["target_met"] == 0 and result["n_rounds"] == 1 and result["n_labels"] == 16
-    assert any("not met within 20 labels" in note for note in result.notes)
+        result = ha.apps.active_learning(target=0.01, labels=30, **QUICK).result()
+    assert result.ok and result["target_met"] == 0 and result["n_rounds"] == 1 and result["n_labels"] == 24
+    assert any("not met within 30 labels" in note for note in result.notes)
     flagged = any("drawn frames are flagged: the potential states no sigma" in note for note in result.notes)
     assert flagged == (result["flagged_share"] > 0.5)
 
