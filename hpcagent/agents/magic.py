@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from hpcagent.agents.models import supervisors
+from hpcagent.agents.needed import supervisors
 from hpcagent.errors import BadInput
 from hpcagent.workspace.client import Workspace
 

@@ -13,7 +13,7 @@ from hpcagent.errors import BadInput
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
 
-__all__ = ["KEY", "MODEL", "URL", "Chosen", "chosen", "opened", "supervisors"]
+__all__ = ["KEY", "MODEL", "URL", "Chosen", "chosen", "opened"]
 
 MODEL = "HPCAGENT_MODEL"
 URL = "HPCAGENT_MODEL_URL"
@@ -149,18 +149,3 @@ def _compatible(found: Chosen) -> Model:
         max_retries=2,
     )
     return OpenAIChatModel(found.name, provider=OpenAIProvider(openai_client=client))
-
-
-def supervisors() -> Any:
-    """The module `hpcagent.agents.supervisor`.
-
-    Raises:
-        BadInput: A package that it needs is missing.
-    """
-    try:
-        from hpcagent.agents import supervisor
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] == "hpcagent":
-            raise
-        raise BadInput(f"{NEEDS} ({error.name} is missing).", value=error.name) from None
-    return supervisor

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hpcagent.agents.models import supervisors
+from hpcagent.agents.needed import supervisors
 from hpcagent.commands.common import JsonOption, say
 from hpcagent.errors import BadInput
 

@@ -137,7 +137,7 @@ def _done(
         found = [one for file in given for one in there.register_tool(Path(file), why=why, sandbox=sandbox)]
         return [there.wait_for_tests(one["name"]) for one in found]
     if what == "write":
-        from hpcagent.agents.models import supervisors
+        from hpcagent.agents.needed import supervisors
 
         return supervisors().Supervisor(there).write_tool(" ".join(given), sandbox=sandbox)
     if what == "approve":

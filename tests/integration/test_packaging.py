@@ -111,10 +111,10 @@ def test_the_wheel_holds_every_packaged_file_and_nothing_else(wheel: Path) -> No
     for folder in DATA:
         files = [p for p in (ROOT / folder).rglob("*") if p.is_file() and "__pycache__" not in p.parts]
         wanted |= {f"hpcagent/{p.relative_to(ROOT)}" for p in files}
-    # Code, and the tables that lie beside it.
+    # Code, and the tables and pages that lie beside it.
     wanted |= {
         str(p.relative_to(ROOT)) for end in ("py", "json", "csv") for p in (ROOT / "hpcagent").rglob(f"*.{end}")
-    }
+    } | {str(p.relative_to(ROOT)) for p in (ROOT / "hpcagent" / "web" / "static").iterdir()}
     assert wanted - names == set()
     assert {n for n in names if not n.startswith("hpcagent-")} - wanted == set()
     assert any(name.endswith("LICENSE") for name in names)
