@@ -6,16 +6,19 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal, cast, get_args
 
 from hpcagent.agents.pool import Pool, Specialist
 from hpcagent.agents.tools import AgentTool, first_line
+from hpcagent.errors import BadInput
 
-__all__ = ["Suggestion", "enhanced", "suggest"]
+__all__ = ["MOST_STEPS", "Suggest", "Suggestion", "checked", "enhanced", "suggest", "with_suggestions"]
 
 CLEAR = 1.3
 """So many times the score of the next one makes a suggestion unambiguous."""
 NAME_COUNTS = 3.0
 MOST_STEPS = 12
+Suggest = Literal["words", "model", "no"]
 _STEPS = re.compile(r"\s*(?:;|\n+|,?\s+(?:and\s+)?then\s+|,?\s+after(?:\s+that|wards)\s+|\.\s+(?=[A-Z]))\s*")
 _WORDS = (
     "a an and are as at be by can do does for from give has have how i if in is it its me my of on one only or "
@@ -23,6 +26,18 @@ _WORDS = (
     "where which will with you your"
 )
 _COMMON = frozenset(_WORDS.split())
+
+
+def checked(suggest: str) -> Suggest:
+    """Who makes suggestions, if it is one of them.
+
+    Raises:
+        BadInput: It is not.
+    """
+    for one in get_args(Suggest):
+        if suggest == one:
+            return cast("Suggest", one)
+    raise BadInput(f"suggestions: by 'words', by the 'model', or 'no'; got {suggest!r}.", value=suggest)
 
 
 @dataclass(frozen=True)
@@ -50,10 +65,21 @@ def suggest(goal: str, pool: Pool) -> list[Suggestion]:
 def enhanced(goal: str, pool: Pool) -> str:
     """The goal with suggestions behind it; as it is where nothing is ahead."""
     found = [one for one in suggest(goal, pool) if one.agent]
+    return with_suggestions(goal, found, "Suggested by words alone (you may do otherwise):")
+
+
+def with_suggestions(goal: str, found: Sequence[Suggestion], heading: str) -> str:
+    """The goal with suggestions behind it, one a line; as it is where there are none."""
     if not found:
         return goal
-    lines = [f"- {one.step}: {one.agent}" + (f", tool {one.tool}" if one.tool else "") for one in found]
-    return f"{goal}\n\nSuggested by words alone (you may do otherwise):\n" + "\n".join(lines)
+    lines = [f"- {one.step}" + _who(one) for one in found]
+    return f"{goal}\n\n{heading}\n" + "\n".join(lines)
+
+
+def _who(one: Suggestion) -> str:
+    if not one.agent:
+        return ""
+    return f": {one.agent}" + (f", tool {one.tool}" if one.tool else "")
 
 
 def _for(step: str, every: Sequence[tuple[Specialist, list[AgentTool]]]) -> Suggestion:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcagent.agents.delegating import SPECIALIST_RULES, SUPERVISOR_RULES
-from hpcagent.agents.enhancer import enhanced
+from hpcagent.agents.enhancer import Suggest, enhanced
 from hpcagent.agents.marked import goal_text
+from hpcagent.agents.planning import planner
 from hpcagent.agents.pool import Pool, knowledge
 from hpcagent.agents.threads import Turn
 
@@ -20,7 +21,7 @@ def instructions(pool: Pool) -> str:
 
 
 def would_send(
-    where: str, pool: Pool, goal: str, before: Sequence[Turn] = (), *, enhance: bool = True
+    where: str, pool: Pool, goal: str, before: Sequence[Turn] = (), *, suggest: Suggest = "words"
 ) -> dict[str, Any]:
     """What the first request to the model would have; nothing is sent.
 
@@ -29,11 +30,11 @@ def would_send(
         pool: Who there is.
         goal: The question.
         before: Turns of the thread that go along.
-        enhance: Add suggestions.
+        suggest: Who makes suggestions; by the `model`, it is asked for them before, with `planner`.
 
     Returns:
         `to`, `instructions`, `earlier` (turns that go along), `goal`, `tools`, `specialists` (name to what each is
-        told, and its tools), `then` (what follows later).
+        told, and its tools), `then` (what follows later); `planner` where the model makes the suggestions.
     """
     asked = goal_text(goal)
     specialists = {
@@ -43,11 +44,13 @@ def would_send(
         }
         for one in pool.specialists()
     }
+    first = {"planner": planner(pool)} if suggest == "model" else {}
     return {
         "to": where,
+        **first,
         "instructions": instructions(pool),
         "earlier": [{"goal": turn.goal, "reply": turn.reply.get("text", "")} for turn in before],
-        "goal": enhanced(asked, pool) if enhance else asked,
+        "goal": enhanced(asked, pool) if suggest == "words" else asked,
         "tools": ["delegate"],
         "specialists": specialists,
         "then": "what the tools of a specialist answer when it calls them: parameters, metrics, logs, files of "

@@ -17,9 +17,10 @@ from hpcagent.agents.approving import Ask, one_at_a_time
 from hpcagent.agents.budget import Budget
 from hpcagent.agents.cited import cite
 from hpcagent.agents.delegating import delegate_tool
-from hpcagent.agents.enhancer import enhanced
+from hpcagent.agents.enhancer import Suggest, checked, enhanced
 from hpcagent.agents.marked import goal_text
 from hpcagent.agents.models import chosen, opened
+from hpcagent.agents.planning import planned
 from hpcagent.agents.pool import MoreSpecialists, MoreTools, Pool
 from hpcagent.agents.reply import Reply, unknown_runs
 from hpcagent.agents.sent import instructions, would_send
@@ -115,28 +116,39 @@ class Supervisor:
     # -- asking -------------------------------------------------------------------------------
 
     def ask(
-        self, goal: str, *, thread: str = "", enhance: bool = True, stopped: Callable[[], bool] = lambda: False
+        self,
+        goal: str,
+        *,
+        thread: str = "",
+        suggest: Suggest = "words",
+        stopped: Callable[[], bool] = lambda: False,
     ) -> Reply:
         """Answer a question, or pursue a goal.
 
         Args:
             goal: What is asked.
             thread: A name: goes on where that conversation was; empty: a new one.
-            enhance: Add suggestions of who could do what, by words alone.
+            suggest: Add suggestions of who could do what behind the goal: by `words` of names and descriptions
+                alone, by the `model` (one request more, in the same limits), or `no`.
             stopped: Whether it was stopped before it began; `stop` stops it later.
 
         Raises:
-            BadInput: The goal is empty, or the thread's name is none.
+            BadInput: The goal is empty, the thread's name is none, or `suggest` is none of these.
             NotPermitted: The thread is somebody else's.
         """
-        work = functools.partial(self.ask_async, goal, thread=thread, enhance=enhance, stopped=stopped)
+        work = functools.partial(self.ask_async, goal, thread=thread, suggest=suggest, stopped=stopped)
         return _outside_of_loops(work)
 
     async def ask_async(
-        self, goal: str, *, thread: str = "", enhance: bool = True, stopped: Callable[[], bool] = lambda: False
+        self,
+        goal: str,
+        *,
+        thread: str = "",
+        suggest: Suggest = "words",
+        stopped: Callable[[], bool] = lambda: False,
     ) -> Reply:
         """As `ask`, in a loop of one's own."""
-        asked = goal_text(goal)
+        asked, by = goal_text(goal), checked(suggest)
         if not asked:
             raise BadInput("there is no question.")
         name = thread or self.threads.new()
@@ -148,7 +160,7 @@ class Supervisor:
         with anyio.CancelScope() as scope, self._stoppable(name, scope):
             if stopped():
                 scope.cancel()
-            reply, messages = await self._run(now, enhanced(asked, self.pool) if enhance else asked, before)
+            reply, messages = await self._run(now, asked, before, by)
         if scope.cancelled_caught:
             await anyio.to_thread.run_sync(now.give_up)
             why = "whoever asked has stopped it. What was started goes on."
@@ -187,7 +199,7 @@ class Supervisor:
             stop()
         return True
 
-    async def _run(self, now: TurnNow, goal: str, before: Sequence[Turn]) -> tuple[Reply, str]:
+    async def _run(self, now: TurnNow, goal: str, before: Sequence[Turn], by: Suggest) -> tuple[Reply, str]:
         """The reply of the model, and the messages of this turn as JSON."""
         from pydantic_ai.exceptions import AgentRunError, ModelAPIError, UsageLimitExceeded, UserError
         from pydantic_ai.messages import ModelMessagesTypeAdapter
@@ -195,8 +207,9 @@ class Supervisor:
 
         usage = RunUsage()
         try:
+            whole = await self._enhanced(goal, by, usage)
             done = await self._agent(now).run(
-                goal, message_history=_history(before), usage=usage, usage_limits=self._limits()
+                whole, message_history=_history(before), usage=usage, usage_limits=self._limits()
             )
             text, state = str(done.output), "answered"
             messages = ModelMessagesTypeAdapter.dump_json(done.new_messages()).decode()
@@ -216,6 +229,20 @@ class Supervisor:
             output_tokens=int(usage.output_tokens),
         )
         return found, messages
+
+    async def _enhanced(self, goal: str, by: Suggest, usage: Any) -> str:
+        """The goal as it is sent; what a model suggests has no part in what the goal says itself."""
+        if by == "no":
+            return goal
+        if by == "words":
+            return enhanced(goal, self.pool)
+        from pydantic_ai.exceptions import UnexpectedModelBehavior
+
+        try:
+            return await planned(self.model, goal, self.pool, usage=usage, limits=self._limits())
+        except UnexpectedModelBehavior:
+            words = enhanced(goal, self.pool)
+            return f"{words}\n\n(No suggestion of the model could be read.)"
 
     def _spent(self, error: str) -> str:
         hops, tokens = self.limits.hops, self.limits.tokens
@@ -301,10 +328,10 @@ class Supervisor:
         made = self.workspace.register_tool(text, why=why, origin=origin, sandbox=sandbox)
         return [self.workspace.wait_for_tests(one["name"]) for one in made]
 
-    def would_send(self, goal: str, *, thread: str = "", enhance: bool = True) -> dict[str, Any]:
+    def would_send(self, goal: str, *, thread: str = "", suggest: Suggest = "words") -> dict[str, Any]:
         """What the first request to the model would have; nothing is sent. See `hpcagent.agents.sent`."""
         before = self.threads.recent(thread) if thread else []
-        return would_send(self.where, self.pool, goal, before, enhance=enhance)
+        return would_send(self.where, self.pool, goal, before, suggest=checked(suggest))
 
 
 def _outside_of_loops(work: Callable[[], Coroutine[Any, Any, T]]) -> T:

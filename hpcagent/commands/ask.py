@@ -15,6 +15,7 @@ from hpcagent.errors import BadInput
 
 if TYPE_CHECKING:
     from hpcagent.agents.approving import Ask, Question
+    from hpcagent.agents.enhancer import Suggest
     from hpcagent.agents.pool import Pool
     from hpcagent.agents.supervisor import Supervisor
     from hpcagent.agents.threads import Threads
@@ -60,7 +61,9 @@ def ask(
             "--node-hours", min=0, help="Of all that it starts, at most; else what the gate lets through."
         ),
     ] = None,
-    suggest: Annotated[bool, typer.Option("--suggest/--no-suggest", help="Suggest specialists by words.")] = True,
+    suggest: Annotated[
+        str, typer.Option("--suggest", metavar="BY", help="Who suggests specialists: words, model or no.")
+    ] = "words",
     show_sent: Annotated[bool, typer.Option("--show-sent", help="Say what would be sent; send nothing.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="Specialists and tools; asks nobody.")] = False,
     threads: Annotated[bool, typer.Option("--threads", help="Conversations; asks nobody.")] = False,
@@ -71,22 +74,25 @@ def ask(
     from hpcagent.workspace.client import Workspace
 
     agents = supervisors()
+    from hpcagent.agents.enhancer import checked
+
+    by = checked(suggest)
     with Workspace(where, as_=as_, client=agents.CLIENT) as workspace:
         if list_ or show_sent or threads or forget:
-            _without_a_model(workspace, question, thread, (model, url), suggest, list_, threads, forget, as_json)
+            _without_a_model(workspace, question, thread, (model, url), by, list_, threads, forget, as_json)
             return
         limits = agents.Limits(hops=hops, tokens=tokens, node_hours=node_hours)
         boss = agents.Supervisor(
             workspace, model=model, url=url, limits=limits, ask=_asker(), told=_shown(as_json)
         )
         if question:
-            _answer(boss, question, thread, suggest, as_json)
+            _answer(boss, question, thread, by, as_json)
         else:
-            _converse(boss, thread or boss.threads.new(), suggest, as_json)
+            _converse(boss, thread or boss.threads.new(), by, as_json)
 
 
-def _answer(boss: Supervisor, question: str, thread: str, suggest: bool, as_json: bool) -> None:
-    reply = boss.ask(question, thread=thread, enhance=suggest)
+def _answer(boss: Supervisor, question: str, thread: str, suggest: Suggest, as_json: bool) -> None:
+    reply = boss.ask(question, thread=thread, suggest=suggest)
     if as_json:
         say(json.dumps(reply.plain()))
     else:
@@ -100,7 +106,7 @@ def _answer(boss: Supervisor, question: str, thread: str, suggest: bool, as_json
         raise typer.Exit(STOPPED)
 
 
-def _converse(boss: Supervisor, thread: str, suggest: bool, as_json: bool) -> None:
+def _converse(boss: Supervisor, thread: str, suggest: Suggest, as_json: bool) -> None:
     talks = sys.stdin.isatty()
     if talks:
         say(f"thread {thread}, to {boss.where}; an empty line ends it", file=sys.stderr)
@@ -153,7 +159,7 @@ def _without_a_model(
     question: str,
     thread: str,
     model: tuple[str, str],
-    suggest: bool,
+    suggest: Suggest,
     list_: bool,
     threads: bool,
     forget: str,
@@ -201,7 +207,7 @@ def _threads(kept: Threads, as_json: bool) -> None:
 
 
 def _sent(
-    pool: Pool, kept: Threads, question: str, thread: str, model: tuple[str, str], suggest: bool, as_json: bool
+    pool: Pool, kept: Threads, question: str, thread: str, model: tuple[str, str], suggest: Suggest, as_json: bool
 ) -> None:
     from hpcagent.agents.models import chosen
     from hpcagent.agents.sent import would_send
@@ -211,10 +217,12 @@ def _sent(
     except BadInput as error:
         where = f"{NOBODY}. {error.message}" if any(model) else NOBODY
     before = kept.recent(thread) if thread else []
-    sent = would_send(where, pool, question, before, enhance=suggest)
+    sent = would_send(where, pool, question, before, suggest=suggest)
     if as_json:
         say(json.dumps(sent))
         return
+    if "planner" in sent:
+        say(f"First, for suggestions:\n{sent['planner']}\n")
     say(f"To: {sent['to']}\n\nInstructions:\n{sent['instructions']}\n")
     for one in sent["earlier"]:
         say(f"Earlier: {one['goal']}\n  {one['reply']}\n")

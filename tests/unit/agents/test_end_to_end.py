@@ -73,7 +73,7 @@ def test_salt_water_from_smiles_to_a_plot_and_what_ran_is_what_the_answer_says(s
             "Done.",
         ],
     )
-    reply = supervisor(script).ask(GOAL, enhance=False)
+    reply = supervisor(script).ask(GOAL, suggest="no")
     assert [one.refused for one in reply.calls] == [""] * 6, reply
     assert sorted(one.tool for one in reply.calls) == sorted(
         ["smiles_to_xyz"] * 3 + ["packmol_box", "water_nvt", "plot_thermo"]
