@@ -103,18 +103,17 @@ def let_through(
     return attempt()
 
 
-def confirm(tool: str, arguments: Mapping[str, Any], ask: Ask | None, agent: str) -> None:
-    """Have a person confirm a change of tools or agents, which decides what models can do from then on.
+def confirm(tool: str, arguments: Mapping[str, Any], why: str, ask: Ask | None, agent: str) -> None:
+    """Have a person confirm what no rule of the gate asks for: a change of tools or agents, an end of a run.
 
     Raises:
         NotAllowed: Nobody can be asked, nobody answered, or they said no.
     """
-    do = "a person does it by `hpcagent tools`"
+    do = "a person does it by `hpcagent tools` or `hpcagent workspace`"
     if ask is None:
-        raise NotAllowed("approval", f"{tool} changes tools or agents, and nobody can be asked here", do=do)
+        raise NotAllowed("approval", f"{tool}: {why}, and nobody can be asked here", do=do)
     params = clean_text(json.dumps(dict(arguments), sort_keys=True, default=str), 8000)
-    said = ask(Question("", f"{tool}: a change of the tools or agents of this workspace", params, agent))
-    if said is not True:
+    if ask(Question("", f"{tool}: {why}", params, agent)) is not True:
         raise NotAllowed("approval", f"the person who was asked about {tool} has not said yes", do=do)
 
 

@@ -68,6 +68,7 @@ class AgentTool:
         spends: Whether it may start something that takes node-hours.
         app: The app that it runs, if it runs one by its name.
         manages: Whether it changes tools or agents, which a person confirms each time.
+        ends: Whether it ends a run or a campaign; a person confirms that of one that the question has not started.
     """
 
     name: str
@@ -77,6 +78,7 @@ class AgentTool:
     spends: bool = False
     app: str = ""
     manages: bool = False
+    ends: bool = False
 
 
 def first_line(tool: AgentTool) -> str:
@@ -115,7 +117,9 @@ def _of(one: Tool) -> AgentTool:
         answer = one.function(caller, **given)
         return dict(answer.model_dump(mode="json", by_alias=True) if isinstance(answer, BaseModel) else answer)
 
-    return AgentTool(one.name, made.description or "", made.parameters, do, spends=one.asks, manages=manages)
+    ends = one.destructive and one.scope == "runs:write"
+    words = made.description or ""
+    return AgentTool(one.name, words, made.parameters, do, spends=one.asks, manages=manages, ends=ends)
 
 
 # -- waiting ----------------------------------------------------------------------------------

@@ -70,6 +70,7 @@ class Called:
         runs: Runs and campaigns that the answer names.
         wall_s: How long it took, in seconds.
         ended: Whether it had ended when the reply was made; what became of one that had not is not known.
+        started: Whether it may have started those runs.
     """
 
     agent: str
@@ -80,6 +81,7 @@ class Called:
     runs: tuple[str, ...] = ()
     wall_s: float = 0.0
     ended: bool = True
+    started: bool = False
 
     def plain(self) -> dict[str, Any]:
         """For a record; without secrets."""
@@ -157,7 +159,9 @@ class TurnNow:
         taken = 0.0
         try:
             if tool.manages:
-                confirm(tool.name, arguments, self.ask, agent)
+                confirm(tool.name, arguments, "a change of the tools or agents of this workspace", self.ask, agent)
+            elif tool.ends and not self._started().intersection(map(str, arguments.values())):
+                confirm(tool.name, arguments, "it ends what this question has not started", self.ask, agent)
             taken = self.budget.take(self.caller, tool, arguments)
             answer = let_through(self.caller, lambda: tool.do(self.caller, arguments), self.ask, agent)
         except HpcAgentError as error:
@@ -168,7 +172,8 @@ class TurnNow:
             broken = HpcAgentError(f"{tool.name} failed: {type(error).__name__}: {error}")
             return self._refused(agent, tool, arguments, broken, time.monotonic() - began)
         runs = tuple(run_ids_in(answer))
-        done = Called(agent, tool.name, arguments, runs=runs, wall_s=time.monotonic() - began)
+        wall_s = time.monotonic() - began
+        done = Called(agent, tool.name, arguments, runs=runs, wall_s=wall_s, started=tool.spends)
         with self._turn:
             self.calls.append(done)
             self.known += numbers_of_answer(tool.name, answer)
@@ -207,6 +212,12 @@ class TurnNow:
                 )
                 for one in self._going
             ]
+
+    def _started(self) -> set[str]:
+        """Runs and campaigns that calls of this question have started."""
+        with self._turn:
+            done = {run for call in self.calls if call.started for run in call.runs}
+            return done.union(*(one.going.runs for one in self._going))
 
     def runs(self) -> tuple[str, ...]:
         """Runs and campaigns that tools have named, in their order."""

@@ -221,6 +221,8 @@ def test_client_killed_and_reattached(rig: Any, campaign: Any) -> None:
     """Results that came meanwhile are taken in, the others waited for; nothing is sent or started twice."""
     one = campaign(rig.profile(), runs=6)
     one.until_begun(2)
+    # A run may begin before the service's answer to the request is on record.
+    one.until("the ids are on record", lambda: '"tasks_sent"' in (one.folder / "jobs.jsonl").read_text())
     one.end()
     rig.wait("the endpoint goes on without it", lambda: len(one.begun()) >= 4)
     one.resume()

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import hpcagent as ha
@@ -490,3 +491,40 @@ def test_two_who_register_at_once_lose_nothing(core):
     assert sorted(one["name"] for one in cards) == sorted(f"{w}_{i}" for w in ("ada", "bob") for i in range(6))
     events = [one["name"] for one in read_events(core.folder.journal) if one["event"] == "tool_registered"]
     assert sorted(events) == sorted(one["name"] for one in cards)
+
+
+def test_what_a_tool_prints_is_kept_up_to_a_limit_and_the_rest_is_said(core):
+    body = "for _ in range(100):\n    print('x' * 1_000_000)\nreturn 1.0"
+    approved(core, tool(body))
+    done = ended(core, "attack", {})
+    assert done["state"] == "completed"
+    assert any("of the 100,000,100 bytes" in note and "left out" in note for note in done["notes"]), done["notes"]
+    assert sum(p.stat().st_size for p in core.folder.root.rglob("*") if p.is_file()) < 66_000_000
+
+
+def test_a_tool_that_forks_without_end_is_ended_with_all_that_it_has_started(core):
+    body = "import time\nfor _ in range(10**6):\n    if os.fork() == 0:\n        time.sleep(1000.25)\nreturn 1.0"
+    card = registered(core, tool(body, imports="import os"))
+    assert card["tests"]["state"] == "failed"
+    core.decide_tool(by(core, "bob"), name="attack", approve=True, despite_tests=True)
+    done = ended(core, "attack", {}, walltime_s=20.0)
+    assert done["state"] == "failed"
+    left = [
+        p for p in psutil.process_iter(["cmdline"]) if str(core.folder.root) in " ".join(p.info["cmdline"] or ())
+    ]
+    assert not [p for p in left if p.pid != os.getpid()]
+
+
+@pytest.mark.parametrize("name", ["../half", "/etc/passwd", "half/../../x", "half\0", "..", "", "half.py"])
+def test_a_name_is_never_a_path(core, name):
+    approved(core, HALF)
+    before = sorted(str(p) for p in core.folder.root.rglob("*"))
+    for refused in (
+        lambda: core.get_tool(by(core), name=name),
+        lambda: core.decide_tool(by(core, "bob"), name=name, approve=True),
+        lambda: core.remove_tool(by(core), name=name),
+        lambda: core.register_tool(by(core, "ada"), text=HALF.replace("def half", f"def {name}")),
+    ):
+        with pytest.raises(BadInput):
+            refused()
+    assert sorted(str(p) for p in core.folder.root.rglob("*")) == before

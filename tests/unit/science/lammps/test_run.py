@@ -363,15 +363,19 @@ def disturbed(app: App, folder: Path, interfere: Interfere, site: dict[str, Any]
     thread.start()
     workdir = folder / "work" / app.manifest({}).execution_id
     deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and thread.is_alive():
-        log = workdir / "log.lammps"
-        if log.is_file() and "Step" in log.read_text():
-            (lmp,) = [p for p in of_run(workdir) if p.exe() == str(WHEEL / "lmp" if WHEEL else "")]
-            interfere(lmp)
-            break
-        time.sleep(0.02)
-    thread.join(30)
-    assert not thread.is_alive()
+    try:
+        while time.monotonic() < deadline and thread.is_alive():
+            log = workdir / "log.lammps"
+            if log.is_file() and "Step" in log.read_text():
+                (lmp,) = [p for p in of_run(workdir) if p.exe() == str(WHEEL / "lmp" if WHEEL else "")]
+                interfere(lmp)
+                break
+            time.sleep(0.02)
+        thread.join(30)
+        assert not thread.is_alive()
+    finally:  # its input runs for ever
+        for process in of_run(workdir):
+            process.kill()
     return results[0]
 
 
