@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,6 +13,7 @@ __all__ = ["folder"]
 FOLDERS = ("configs", "lammps_inputs", "site_profiles", "starts")
 
 
+@functools.cache
 def folder(name: str) -> Path:
     """Return the folder of packaged data called `name`.
 

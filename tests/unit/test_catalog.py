@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 
 import pytest
 
 import hpcagent as ha
 from hpcagent.apps import BUILT_IN
-from hpcagent.catalog import find_app, list_apps
+from hpcagent.catalog import app_names, find_app, list_apps
 from hpcagent.units import factor
 
 APPS = sorted(BUILT_IN)
@@ -76,3 +77,10 @@ def test_every_parameter_has_a_default_unless_it_must_be_said(name):
 def test_an_unknown_app_names_the_nearest():
     with pytest.raises(ha.BadInput, match="did you mean 'dft_energy'"):
         find_app("dft_enegy")
+
+
+def test_the_names_of_apps_are_looked_for_once(monkeypatch):
+    """Each run of a workspace asks for them: no folder is read then."""
+    names = app_names()
+    monkeypatch.setattr(Path, "glob", lambda *given, **more: pytest.fail("a folder was read"))
+    assert app_names() == names and "lj_argon" in names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -194,7 +195,12 @@ def packaged_inputs() -> dict[str, Path]:
         >>> "lj_argon" in packaged_inputs()
         True
     """
-    root = packaged.folder("lammps_inputs")
+    return dict(_packaged(packaged.folder("lammps_inputs")))
+
+
+@functools.cache
+def _packaged(root: Path) -> dict[str, Path]:
+    """Looked for once in a process: each run asks whether its app is among them."""
     return {path.stem: path for path in sorted(root.glob("*/*.toml"))}
 
 
