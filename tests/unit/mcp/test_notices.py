@@ -256,6 +256,7 @@ def over_http(server, **more):
     uvicorn = pytest.importorskip("uvicorn")
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
+    listening.listen(128)  # who comes before the server is up waits
     app = server.streamable_http_app(**more)
     served = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=served.run, kwargs={"sockets": [listening]})
