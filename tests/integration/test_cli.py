@@ -198,7 +198,7 @@ def test_a_campaign_in_which_no_run_completed_ends_with_exit_code_1(tmp_path):
 
 
 SLOW = (
-    GOOD.replace("max_runs = 8", "max_runs = 800").replace('"threads"', '"laptop"') + "[fixed]\nrun_time_s = 0.1\n"
+    GOOD.replace("max_runs = 8", "max_runs = 800").replace('"threads"', '"laptop"') + "[fixed]\nrun_time_s = 0.5\n"
 )
 
 
