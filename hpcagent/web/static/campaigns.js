@@ -17,8 +17,8 @@ export function campaigns(store) {
     const rows = [...store.rows.values()];
     const going = rows.filter((row) => row.state === "running").length;
     const waiting = rows.filter((row) => row.state === "pending").length;
-    const whole = store.costs.people?.[""] ?? {};
-    fill(tiles, tile("Running", going, waiting ? `${waiting} waiting` : "nothing waits"), tile("Campaigns", all.length, `${all.filter((c) => c.state === "running").length} going on`), tile("Runs", rows.length - all.length, `${rows.filter((r) => r.state === "failed").length} failed`), tile("Node-hours", hours(whole.node_hours ?? 0), `${hours(whole.committed_node_hours ?? 0)} committed`));
+    const whole = store.costs.workspace ?? {};
+    fill(tiles, tile("Running", going, waiting ? `${waiting} waiting` : "nothing waits"), tile("Campaigns", all.length, `${all.filter((c) => c.state === "running").length} going on`), tile("Single runs", rows.length - all.length, `${rows.filter((r) => r.state === "failed").length} failed`), tile("Node-hours", hours(whole.node_hours ?? 0), `${hours(whole.committed_node_hours ?? 0)} committed`));
     fill(list, all.length ? all.slice(0, 200).map((c) => card(c, store.progress[c.id])) : empty("No campaign yet", "A campaign looks for the best point of an app, run by run.", store.may("run") && h("a", { class: "button", href: "#/start" }, "Start one")));
   }
   return { title: "Campaigns", el, update };

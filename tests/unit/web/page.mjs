@@ -259,6 +259,9 @@ const scenarios = {
     await page.$eval("#extend-runs", (el) => el.form.requestSubmit());
     await until(page, (n) => document.querySelector(".campaign-head .chip").textContent === "completed" && new RegExp(`${n} of ${n}`).test(document.querySelector(".part-tiles").textContent), found.done + 3);
     found.axe = await violations(page);
+    await go(page, "#/campaigns");
+    await until(page, () => [...document.querySelectorAll(".tile")].some((el) => el.children[0].textContent === "Node-hours" && el.children[1].textContent !== "0"));
+    found.overview = await page.$$eval(".tile", (all) => Object.fromEntries(all.map((el) => [el.children[0].textContent, el.children[1].textContent])));
     return found;
   },
 

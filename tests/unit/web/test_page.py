@@ -202,6 +202,7 @@ def test_a_campaign_is_stopped_and_goes_on(workspace: Workspace, page, browse):
     assert (found["stopped"], found["stop_gone"]) == ("stopped", True)
     assert 0 <= found["moving"] < 100
     assert 0 < found["done"] < 400
+    assert found["overview"]["Node-hours"] != "0"  # those of the campaign
 
 
 def test_without_a_token_nothing_is_shown(page, browse):
