@@ -29,7 +29,8 @@ await page.goto(url);
 await page.waitForSelector("#place > div");
 for (const [name, address] of JSON.parse(shots)) {
   await page.evaluate((to) => { location.hash = to; }, address);
-  if (name === "campaign") await page.waitForFunction(() => !/being worked out/.test(document.body.textContent), { timeout: 60000 });
+  const there = () => !/being worked out/.test(document.body.textContent);
+  if (name === "campaign") await page.waitForFunction(there, { timeout: 60000 });
   await new Promise((done) => setTimeout(done, 4000));
   await page.screenshot({ path: `${folder}/${name}.png` });
 }
