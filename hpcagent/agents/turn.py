@@ -70,7 +70,7 @@ class Called:
         runs: Runs and campaigns that the answer names.
         wall_s: How long it took, in seconds.
         ended: Whether it had ended when the reply was made; what became of one that had not is not known.
-        started: Whether it may have started those runs.
+        started: Those of them that were not there before.
     """
 
     agent: str
@@ -81,7 +81,7 @@ class Called:
     runs: tuple[str, ...] = ()
     wall_s: float = 0.0
     ended: bool = True
-    started: bool = False
+    started: tuple[str, ...] = ()
 
     def plain(self) -> dict[str, Any]:
         """For a record; without secrets."""
@@ -160,7 +160,7 @@ class TurnNow:
         try:
             if tool.manages:
                 confirm(tool.name, arguments, "a change of the tools or agents of this workspace", self.ask, agent)
-            elif tool.ends and not self._started().intersection(map(str, arguments.values())):
+            elif tool.ends and not self._started().issuperset(map(str, arguments.values())):
                 confirm(tool.name, arguments, "it ends what this question has not started", self.ask, agent)
             taken = self.budget.take(self.caller, tool, arguments)
             answer = let_through(self.caller, lambda: tool.do(self.caller, arguments), self.ask, agent)
@@ -173,7 +173,8 @@ class TurnNow:
             return self._refused(agent, tool, arguments, broken, time.monotonic() - began)
         runs = tuple(run_ids_in(answer))
         wall_s = time.monotonic() - began
-        done = Called(agent, tool.name, arguments, runs=runs, wall_s=wall_s, started=tool.spends)
+        started = _started(arguments, answer, runs) if tool.spends else ()
+        done = Called(agent, tool.name, arguments, runs=runs, wall_s=wall_s, started=started)
         with self._turn:
             self.calls.append(done)
             self.known += numbers_of_answer(tool.name, answer)
@@ -216,8 +217,7 @@ class TurnNow:
     def _started(self) -> set[str]:
         """Runs and campaigns that calls of this question have started."""
         with self._turn:
-            done = {run for call in self.calls if call.started for run in call.runs}
-            return done.union(*(one.going.runs for one in self._going))
+            return {run for call in self.calls for run in call.started}
 
     def runs(self) -> tuple[str, ...]:
         """Runs and campaigns that tools have named, in their order."""
@@ -226,6 +226,12 @@ class TurnNow:
     def of_runs(self, runs: tuple[str, ...]) -> list[Known]:
         """The numbers that these runs have now."""
         return [known for run in runs for known in known_of(self.caller, run)]
+
+
+def _started(arguments: Mapping[str, Any], answer: Mapping[str, Any], runs: tuple[str, ...]) -> tuple[str, ...]:
+    """What a call has started: not what it was given, nor what it found of an earlier call or of somebody else."""
+    given = json.dumps(dict(arguments), default=str)
+    return () if answer.get("found") else tuple(run for run in runs if run not in given)
 
 
 def _brief(arguments: Mapping[str, Any]) -> str:

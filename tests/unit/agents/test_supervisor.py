@@ -445,3 +445,20 @@ def test_what_a_question_has_started_it_may_end(supervisor, workspace):
     reply = supervisor(script, **pool).ask("read the log")
     assert [one.tool for one in reply.calls] == ["read_log", "run_job", "cancel"]
     assert "nobody can be asked" not in reply.calls[2].refused
+
+
+def test_what_is_found_of_an_earlier_run_is_not_started(supervisor, workspace):
+    (run,) = supervisor(once()).ask("what is the value?").runs  # of another question
+    own = {"kind": "synthetic", "params": {"timestep": 0.0021, "skin": 2.0}}
+    script, pool = poisoned(
+        run,
+        call("run_job", **SYNTHETIC),
+        lambda seen: call("cancel", run_id=seen.data()["run_id"]),
+        call("run_job", **own),
+        lambda seen: call("cancel", run_id=run, note=seen.data()["run_id"]),
+    )
+    reply = supervisor(script, **pool).ask("read the log")
+    assert reply.calls[1].runs[0] == run and reply.calls[1].started == ()
+    assert reply.calls[3].started == reply.calls[3].runs != ()
+    for one in (reply.calls[2], reply.calls[4]):
+        assert one.tool == "cancel" and "nobody can be asked" in one.refused
