@@ -22,6 +22,7 @@ A suggestion depends on seed, history and pending alone, and is worked out on on
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -222,6 +223,10 @@ class _Levels:
                 before = costs[i - 1] if i else next((c for c in costs if not math.isnan(c)), 1.0) / DEARER
                 costs[i] = before * DEARER if i else before
         return costs
+
+
+class _EnoughLooks(Exception):
+    """A climb has looked as often as it may."""
 
 
 class _Search:
@@ -477,24 +482,29 @@ class _Search:
         return self._unused(tried, worth(tried, slopes=False)[0]) if len(tried) else None
 
     def _climbed(self, worth: Acquisition, starts: Array, box: tuple[Array, Array] | None, steps: int) -> Array:
-        """Uphill from every start along the numbers, all at once."""
+        """Uphill from every start along the numbers, all at once: the best that was seen of each, after so many steps."""
         moving = np.flatnonzero(self.features.numeric)
         if not len(moving):
             return starts
         k, m = len(starts), len(moving)
         low, high = (np.zeros(m), np.ones(m)) if box is None else (box[0][moving], box[1][moving])
+        ends, best, looks = starts.copy(), np.full(k, -np.inf), 0
 
         def downhill(flat: Array) -> tuple[float, Array]:
+            nonlocal looks
+            if looks == 2 * steps:  # scipy counts between its line searches only, and one of them may take twenty
+                raise _EnoughLooks
+            looks += 1
             rows = starts.copy()
             rows[:, moving] = flat.reshape(k, m)
             value, slope = worth(rows)
+            better = value > best
+            ends[better], best[better] = rows[better], value[better]
             return -float(value.sum()), -slope[:, moving].ravel()
 
         bounds = list(zip(low, high, strict=True)) * k
-        begin = starts[:, moving].ravel()
-        flat, _, _ = optimize.fmin_l_bfgs_b(downhill, begin, bounds=bounds, maxiter=steps, maxfun=2 * steps)
-        ends = starts.copy()
-        ends[:, moving] = flat.reshape(k, m)
+        with contextlib.suppress(_EnoughLooks):
+            optimize.fmin_l_bfgs_b(downhill, starts[:, moving].ravel(), bounds=bounds, maxiter=steps)
         return self.features.snapped(ends)
 
     def _along_borders(self, worth: Acquisition, starts: Array, ends: Array, *, closely: bool) -> Array:
