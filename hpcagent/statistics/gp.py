@@ -939,13 +939,13 @@ def _correlation(r2: Array, kernel: Kernel) -> Array:
 
 def _inverted(k: Array) -> tuple[Array, float]:
     """Inverse of a positive definite matrix and half the logarithm of its determinant."""
-    lower, failed = linalg.lapack.dpotrf(k, lower=1, clean=0)
+    lower, failed = linalg.lapack.dpotrf(k, lower=1, clean=1)
     if failed:
         raise NoFit("the covariance of the values is not positive definite")
     half_log = float(np.log(np.diag(lower)).sum())
     half, failed = linalg.lapack.dpotri(lower, lower=1)
     if failed:
         raise NoFit("the covariance of the values cannot be inverted")
-    full = np.tril(half)
-    full += np.tril(half, -1).T
+    full = half + half.T
+    full.flat[:: len(full) + 1] *= 0.5
     return full, half_log
