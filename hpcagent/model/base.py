@@ -29,6 +29,7 @@ __all__ = [
     "parse_toml",
     "read_json",
     "read_record",
+    "read_text",
     "read_toml",
 ]
 
@@ -268,7 +269,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     Raises:
         BadInput: The file is missing, unreadable, very large or no TOML; the message has the line.
     """
-    return parse_toml(_text_of(path), str(path))
+    return parse_toml(read_text(path), str(path))
 
 
 def parse_toml(text: str, where: str) -> dict[str, Any]:
@@ -293,7 +294,7 @@ def read_json(path: Path) -> Any:  # whatever stands in the file
         BadInput: The file is missing, unreadable, very large or no JSON, or gives a key twice.
     """
     try:
-        return _sensible(json.loads(_text_of(path), object_pairs_hook=_once))
+        return _sensible(json.loads(read_text(path), object_pairs_hook=_once))
     except (RecursionError, ValueError) as error:
         raise BadInput(f"{path}: not valid JSON: {_too_much(error)}.", value=str(path)) from None
 
@@ -336,7 +337,7 @@ def _too_much(error: RecursionError | ValueError) -> str:
     return "a whole number in it has thousands of digits" if "integer string conversion" in text else text
 
 
-def _text_of(path: Path) -> str:
+def read_text(path: Path) -> str:
     """The text of a file that a person or another program gave; no more of it than is sensible."""
     try:
         with open_regular(path) as file:

@@ -482,7 +482,7 @@ class _Search:
         return self._unused(tried, worth(tried, slopes=False)[0]) if len(tried) else None
 
     def _climbed(self, worth: Acquisition, starts: Array, box: tuple[Array, Array] | None, steps: int) -> Array:
-        """Uphill from every start along the numbers, all at once: the best that was seen of each, after so many steps."""
+        """Uphill from every start along the numbers, all at once: of each the best that was seen."""
         moving = np.flatnonzero(self.features.numeric)
         if not len(moving):
             return starts

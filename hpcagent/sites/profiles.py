@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from hpcagent import packaged
 from hpcagent.errors import BadInput, nearest
-from hpcagent.model.base import build, read_toml
+from hpcagent.model.base import build, parse_toml, read_text
 from hpcagent.offered import offers
 from hpcagent.owners import require_own
 from hpcagent.sites.profile import Profile, ProfileEntry
@@ -133,10 +134,16 @@ def _entry(path: Path, folder: Path) -> ProfileEntry | None:
 def _read(path: Path) -> Profile:
     if not _told_to_trust(path):
         require_own(path, what="the commands it names")
-    data = read_toml(path)
+    return _made(read_text(path), str(path))
+
+
+@lru_cache(maxsize=64)
+def _made(text: str, path: str) -> Profile:
+    """The profile that a file's text is; a service asks for each run, and TOML and checks take a millisecond."""
+    data = parse_toml(text, path)
     if "members" in data:  # site.toml of a campaign on several sites
-        return read_several(data, str(path))
-    return build(Profile, {"name": path.stem, **data}, where=str(path))
+        return read_several(data, path)
+    return build(Profile, {"name": Path(path).stem, **data}, where=path)
 
 
 def _told_to_trust(path: Path) -> bool:

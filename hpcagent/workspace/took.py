@@ -12,6 +12,8 @@ from hpcagent.later import Later
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from hpcagent.statistics.gp import Array
 else:
     np = Later("numpy")
 
@@ -21,6 +23,8 @@ REMEMBERED = 500
 """Runs that the estimate is from, the latest."""
 ENOUGH = 4
 """With fewer runs it is their median."""
+WALL = ""
+"""The column of wall times; no parameter has this name."""
 RIDGE = 0.05
 """How much slopes are drawn to zero: as if so many more runs had said that a parameter does nothing."""
 
@@ -38,7 +42,10 @@ class Took:
         self._walls: list[float] = []
         self._ratios: list[float] = []
         self._estimated = self._actual = 0.0
-        self._last: deque[tuple[dict[str, float], float]] = deque(maxlen=REMEMBERED)
+        # The last runs: those that no estimate has seen yet, and a column for each parameter.
+        self._fresh: deque[tuple[dict[str, float], float]] = deque(maxlen=REMEMBERED)
+        self._columns: dict[str, Array] = {}
+        self._kept = 0
 
     def add(self, estimated_s: float, actual_s: float, params: Mapping[str, Any] | None = None) -> None:
         """One more run: wall times in seconds, and its parameters."""
@@ -47,7 +54,7 @@ class Took:
         insort(self._walls, actual_s)
         if estimated_s > 0:
             insort(self._ratios, actual_s / estimated_s)
-        self._last.append((_numbers(params or {}), actual_s))
+        self._fresh.append((_numbers(params or {}), actual_s))
 
     @property
     def median_s(self) -> float:
@@ -86,25 +93,31 @@ class Took:
             (True, '4 runs here; outside of what they had: steps = 1600 (100 to 800)')
         """
         asked = _numbers(params)
-        seen = {name: [one[name] for one, _ in self._last if name in one] for name in asked}
+        columns, walls = self._table()
+        had = {name: columns[name] for name in asked if name in columns}
+        ranges = {name: (np.fmin.reduce(column), np.fmax.reduce(column)) for name, column in had.items()}
         outside = {
-            name: f"{name} = {value:g} ({min(seen[name]):g} to {max(seen[name]):g})"
-            for name, value in asked.items()
-            if seen[name] and not min(seen[name]) <= value <= max(seen[name])
+            name: f"{name} = {asked[name]:g} ({low:g} to {high:g})"
+            for name, (low, high) in ranges.items()
+            if not math.isnan(low) and not low <= asked[name] <= high
         }
         words = f"{self.runs} run{'s' if self.runs > 1 else ''} here"
-        varied = [name for name in asked if len(seen[name]) == len(self._last) and len(set(seen[name])) > 1]
-        fits = len(self._last) >= ENOUGH and bool(varied)
+        always = {name for name, column in had.items() if not np.isnan(column).any()}
+        varied = [name for name in had if name in always and ranges[name][0] < ranges[name][1]]
+        fits = len(walls) >= ENOUGH and bool(varied)
         known = varied if fits else []
-        seconds = self._fitted(asked, varied) if fits else self.median_s
-        scaled = [name for name in lengths if len(seen.get(name, ())) == len(self._last)]
-        if not set(scaled) & set(known):
+        if fits:
+            table = np.column_stack([had[name] for name in varied])
+            seconds = _fitted(table, walls, np.array([asked[name] for name in varied]))
+        else:
+            seconds = self.median_s
+        scaled = [name for name in lengths if name in always]
+        if scaled and not set(scaled) & set(known):
             length = sum(asked[name] for name in scaled)
-            of_runs = [sum(one[name] for name in scaled) for one, _ in self._last]
-            if length and all(of_runs) and any(one != length for one in of_runs):
-                walls = [seconds] * len(of_runs) if fits else [wall_s for _, wall_s in self._last]
-                times = sorted(wall_s * length / one for wall_s, one in zip(walls, of_runs, strict=True))
-                seconds = times[len(times) // 2]
+            of_runs = np.sum([had[name] for name in scaled], axis=0)
+            if length and of_runs.all() and (of_runs != length).any():
+                times = np.sort((seconds if fits else walls) * length / of_runs)
+                seconds = float(times[len(times) // 2])
                 words += f", in proportion to {' + '.join(scaled)}"
         words += f"; outside of what they had: {', '.join(outside.values())}" if outside else ""
         counts = {name for name in outside if isinstance(params[name], int)} - set(scaled) - set(known)
@@ -112,18 +125,22 @@ class Took:
             return contract_s, f"the contract's estimate, as that of {words} is lower"
         return seconds, words
 
-    def _fitted(self, asked: Mapping[str, float], names: list[str]) -> float:
-        table = np.array([[one[name] for name in names] for one, _ in self._last])
-        point = np.array([asked[name] for name in names])
-        positive = (table > 0).all(axis=0) & (point > 0)
-        table = np.where(positive, np.log(np.where(positive, table, 1.0)), table)
-        point = np.where(positive, np.log(np.where(positive, point, 1.0)), point)
-        middle, spread = table.mean(axis=0), table.std(axis=0)
-        x = (table - middle) / spread
-        y = np.log(np.maximum([wall_s for _, wall_s in self._last], 1e-6))
-        slopes = np.linalg.solve(x.T @ x + RIDGE * np.eye(len(names)), x.T @ (y - y.mean()))
-        guess = float(y.mean() + (point - middle) / spread @ slopes)
-        return math.exp(min(guess, 50.0))
+    def _table(self) -> tuple[dict[str, Array], Array]:
+        """`(runs,)` of each parameter, NaN where a run had no such number, and the wall times of the last runs."""
+        walls = self._columns.setdefault(WALL, np.full(REMEMBERED, math.nan))
+        for numbers, wall_s in self._fresh:
+            at = self._kept % REMEMBERED
+            for column in self._columns.values():
+                column[at] = math.nan
+            for name in numbers.keys() - self._columns.keys():
+                self._columns[name] = np.full(REMEMBERED, math.nan)
+            for name, value in numbers.items():
+                self._columns[name][at] = value
+            walls[at] = wall_s
+            self._kept += 1
+        self._fresh.clear()
+        kept = min(self._kept, REMEMBERED)
+        return {name: column[:kept] for name, column in self._columns.items() if name != WALL}, walls[:kept]
 
     def accuracy(self) -> dict[str, Any]:
         """Means in seconds, the median of actual over estimated, and the share of runs within a factor of two."""
@@ -136,6 +153,19 @@ class Took:
             "actual_over_estimated": ratios[len(ratios) // 2] if ratios else None,
             "within_factor_2": sum(0.5 <= one <= 2 for one in ratios) / len(ratios) if ratios else None,
         }
+
+
+def _fitted(table: Array, walls: Array, point: Array) -> float:
+    """Wall time at a point, in seconds, by least squares of the runs of a table, `(runs, parameters)`."""
+    positive = (table > 0).all(axis=0) & (point > 0)
+    table = np.where(positive, np.log(np.where(positive, table, 1.0)), table)
+    point = np.where(positive, np.log(np.where(positive, point, 1.0)), point)
+    middle, spread = table.mean(axis=0), table.std(axis=0)
+    x = (table - middle) / spread
+    y = np.log(np.maximum(walls, 1e-6))
+    slopes = np.linalg.solve(x.T @ x + RIDGE * np.eye(len(point)), x.T @ (y - y.mean()))
+    guess = float(y.mean() + (point - middle) / spread @ slopes)
+    return math.exp(min(guess, 50.0))
 
 
 def lengths_of(names: Iterable[str]) -> tuple[str, ...]:

@@ -72,6 +72,14 @@ def test_a_profile_is_looked_for_from_the_working_directory_outwards(
     assert find_profile(str(explicit)).name == "other"
 
 
+def test_a_profile_that_has_not_changed_is_not_built_again(tmp_path: Path) -> None:
+    path = write(tmp_path / "other.toml", LOCAL.format("one"))
+    first = find_profile(path)
+    assert find_profile(path) is first
+    write(path, LOCAL.format("two"))
+    assert find_profile(path).description == "two"
+
+
 def test_a_profile_object_is_taken_as_it_is() -> None:
     profile = Profile(name="mine", kind="threads")
     assert find_profile(profile) is profile

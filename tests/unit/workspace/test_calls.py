@@ -400,6 +400,20 @@ def test_an_estimate_follows_the_parameter_that_decides_the_time():
     assert "n = 50 (10 to 40), seed = 7 (1 to 2)" in words
 
 
+def test_an_estimate_is_of_the_last_runs_also_when_it_was_asked_for_between_them():
+    """Steps of 1 ms: those of the first 500 runs, and a parameter that only they had, are forgotten."""
+    took = Took()
+    for n in range(1, 501):
+        took.add(0.0, 1.0, {"n": n, "old": n})
+        if n % 100 == 0:
+            took.expected({"n": 1})
+    for n in range(1000, 1500):
+        took.add(0.0, n / 1000, {"n": n})
+    seconds, words = took.expected({"n": 1600, "old": 3})
+    assert seconds == pytest.approx(1.6, rel=0.01)
+    assert words == "1000 runs here; outside of what they had: n = 1600 (1000 to 1499)"
+
+
 def test_every_label_of_the_same_work_is_found_again(core):
     who = me(core)
     first = core.run(who, "synthetic", {"x": 0.3})["id"]
