@@ -14,6 +14,7 @@ models of more than a few parameters fit noise. No random numbers: the same data
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -21,7 +22,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib import import_module
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -46,6 +47,7 @@ LEAST_NOISE = 1e-6
 FEW_TOLD = 64
 UNRESOLVED = 1e-4
 MOST_STEPS = 40
+REMEMBERED = 256  # fits of values whose most probable hyperparameters are kept
 FEW = 24
 # Shares of the values' variance that may be noise, where nothing is known of it, and how much each stands for; and
 # by how much (log) length scales then may differ.
@@ -674,6 +676,9 @@ class _Inducing:
         return cls(np.array(at), (root.T @ rest @ root, root.T @ (inverse @ (g @ (weight * gp.y)))))
 
 
+_MAXIMA: dict[bytes, tuple[Array, float]] = {}
+
+
 class Density:
     """Posterior density of the hyperparameters: log length scales, log variance, log noise."""
 
@@ -715,6 +720,43 @@ class Density:
         self.high = np.concatenate([np.full(self.size, 4.0), [4.0, 0.5], [4.0] * mixed])
 
     def maximised(self) -> tuple[Array, float]:
+        """The most probable hyperparameters, and the log of their density.
+
+        Known from before where the same values were asked for lately: policy, answer and confirmation each fit the
+        history as it is.
+
+        Raises:
+            NoFit: The covariance cannot be inverted anywhere.
+        """
+        data = self._digest()
+        if (found := _MAXIMA.get(data)) is None:
+            found = self._climbed()
+            _MAXIMA[data] = found
+            for oldest in list(islice(_MAXIMA, max(0, len(_MAXIMA) - REMEMBERED))):
+                _MAXIMA.pop(oldest, None)
+        self.top, self.evidence = found[0].copy(), found[1]
+        return self.top, self.evidence
+
+    def _digest(self) -> bytes:
+        """Of all that the density depends on."""
+        told = hashlib.blake2b(f"{self.kernel} {self.x.shape}".encode(), digest_size=16)
+        for one in (
+            *(
+                self.x,
+                self.features.of,
+                self.y,
+                self.known,
+                self.shares,
+                self.repeated,
+                self.scatter,
+                self.freedom,
+            ),
+            *(self.centre, self.spread, self.low, self.high),
+        ):
+            told.update(np.ascontiguousarray(one).tobytes())
+        return told.digest()
+
+    def _climbed(self) -> tuple[Array, float]:
         low, high = self.low, self.high
         best: tuple[Array, float] | None = None
         # With few values there may be two explanations, long and noisy or short and exact.
@@ -729,8 +771,7 @@ class Density:
                 best = theta, float(value)
         if best is None:
             raise NoFit("the covariance of the values cannot be inverted")
-        self.top, self.evidence = best[0], -best[1]
-        return self.top, self.evidence
+        return best[0], -best[1]
 
     def alike(self, kernel: Kernel) -> Density:
         """That of the same values with another correlation function."""

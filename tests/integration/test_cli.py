@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.shell import forked
+
 GOOD = """
 app = "synthetic"
 site = "threads"
@@ -30,6 +32,9 @@ name = "sobol"
 
 
 def hpcagent(*words, cwd, **options):
+    """The command: runs as users begin them, all else in a fork of this process."""
+    if words[0] != "run" or "--dry-run" in words:
+        return forked(*words, cwd=cwd, **options)
     return subprocess.run(
         [sys.executable, "-m", "hpcagent.cli", *map(str, words)],
         cwd=cwd,
@@ -77,19 +82,17 @@ def test_a_dry_run_shows_manifests_and_cost_and_writes_nothing(tmp_path):
 
 
 def test_sites_apps_and_inputs_are_listed_and_shown(tmp_path):
-    assert {"laptop", "threads"} <= {
-        line.split()[0] for line in hpcagent("sites", cwd=tmp_path).stdout.splitlines()
-    }
-    assert json.loads(hpcagent("sites", "laptop", cwd=tmp_path).stdout)["kind"] == "local"
-    listed = {line.split()[0] for line in hpcagent("apps", cwd=tmp_path).stdout.splitlines()}
+    assert {"laptop", "threads"} <= {line.split()[0] for line in forked("sites", cwd=tmp_path).stdout.splitlines()}
+    assert json.loads(forked("sites", "laptop", cwd=tmp_path).stdout)["kind"] == "local"
+    listed = {line.split()[0] for line in forked("apps", cwd=tmp_path).stdout.splitlines()}
     assert {"synthetic", "thermo", "lj_argon", "lj_melt", "eam_cu", "lammps"} <= listed
-    schema = json.loads(hpcagent("apps", "lj_argon", "--schema", cwd=tmp_path).stdout)
+    schema = json.loads(forked("apps", "lj_argon", "--schema", cwd=tmp_path).stdout)
     assert schema["properties"]["timestep"]["unit"] == "ps"
-    assert "variables" in json.loads(hpcagent("apps", "lammps", "--schema", cwd=tmp_path).stdout)["properties"]
-    assert "lj_melt" in hpcagent("inputs", cwd=tmp_path).stdout
-    hpcagent("inputs", "lj_melt", cwd=tmp_path)
+    assert "variables" in json.loads(forked("apps", "lammps", "--schema", cwd=tmp_path).stdout)["properties"]
+    assert "lj_melt" in forked("inputs", cwd=tmp_path).stdout
+    forked("inputs", "lj_melt", cwd=tmp_path)
     assert (tmp_path / "in.lj_melt").is_file() and (tmp_path / "lj_melt.toml").is_file()
-    assert hpcagent("inputs", "lj_melt", cwd=tmp_path).returncode == 2
+    assert forked("inputs", "lj_melt", cwd=tmp_path).returncode == 2
 
 
 @pytest.mark.parametrize(
@@ -121,7 +124,7 @@ def test_sites_apps_and_inputs_are_listed_and_shown(tmp_path):
 def test_bad_input_is_one_clear_line_and_exit_code_2(tmp_path, change, words):
     assert change[0] in GOOD
     (tmp_path / "my.toml").write_text(GOOD.replace(*change))
-    done = hpcagent("run", "my.toml", cwd=tmp_path)
+    done = forked("run", "my.toml", cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1
     for word in words:
@@ -147,7 +150,7 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(tmp_path, change, words):
     ],
 )
 def test_a_wrong_word_on_the_command_line_is_one_clear_line(tmp_path, words, says):
-    done = hpcagent(*words, cwd=tmp_path)
+    done = forked(*words, cwd=tmp_path)
     assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
 

@@ -273,8 +273,19 @@ def modules() -> list[str]:
     return ["hpcagent", *(m.name for m in pkgutil.walk_packages(ha.__path__, "hpcagent."))]
 
 
+# Of the 36 runs of the packaged campaign, where an example has one.
+WHOLE = re.compile(r'\b(run(?:_async)?)\("synthetic", site="threads"')
+
+
 @pytest.mark.parametrize("name", modules())
 def test_the_examples_in_docstrings_are_true(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = doctest.testmod(importlib.import_module(name))
-    assert found.failed == 0
+    runner = doctest.DocTestRunner()
+    for test in doctest.DocTestFinder().find(importlib.import_module(name)):
+        told = any("36" in example.want for example in test.examples)
+        for example in test.examples:
+            if WHOLE.search(example.source) and not told:
+                test.globs["_short"] = ha.load_campaign("synthetic", changes={"until.max_runs": 12})
+                example.source = WHOLE.sub(r'\1(_short, site="threads"', example.source)
+        runner.run(test)
+    assert runner.failures == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,14 +65,17 @@ def raised(path: Path) -> Iterator[tuple[int, set[str], set[str]]]:
                         yield value.lineno, texts(value), {"infrastructure"}
 
 
-FOUND = [(path, *one) for path in MODULES for one in raised(path) if one[1]]
+@functools.cache
+def found() -> list[tuple[Path, int, set[str], set[str]]]:
+    """Every failure with a name that the package makes."""
+    return [(path, *one) for path in MODULES for one in raised(path) if one[1]]
 
 
 def test_every_name_that_is_raised_has_its_row_with_its_kind():
-    assert len({name for _, _, names, _ in FOUND for name in names}) > 100  # the walk does find them
+    assert len({name for _, _, names, _ in found() for name in names}) > 100  # the walk does find them
     missing = [
         f"{path.relative_to(ROOT)}:{line}: {name} ({', '.join(kinds)})"
-        for path, line, names, kinds in FOUND
+        for path, line, names, kinds in found()
         for name in names
         if name not in NAMED or not kinds <= {k for row in MODES if name in row.names for k in row.kinds}
     ]
@@ -86,7 +90,7 @@ def test_every_failure_mode_that_an_app_declares_has_its_row():
 
 
 def test_every_row_is_of_something_that_can_happen():
-    names = {name for _, _, names, _ in FOUND for name in names} | {
+    names = {name for _, _, names, _ in found() for name in names} | {
         name for row in MODES if row.end for name in row.names
     }
     classes = {row for mode in MODES if mode.raised for row in mode.names}

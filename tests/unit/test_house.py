@@ -372,7 +372,7 @@ assert "No module" not in done.stderr, done.stderr
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_every_module_says_what_it_is(path):
-    assert ast.get_docstring(ast.parse(path.read_text())), f"{path} has no docstring"
+    assert ast.get_docstring(parsed(path)), f"{path} has no docstring"
 
 
 def test_only_the_objective_knows_what_a_limit_and_a_direction_mean():

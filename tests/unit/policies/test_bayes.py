@@ -18,7 +18,7 @@ from hpcagent.model.records import Observation
 from hpcagent.model.space import Choice, Float, Int, Space
 from hpcagent.policies.base import make_policy
 from hpcagent.statistics.acquisition import Acquisition, answer_gain, incumbents
-from hpcagent.statistics.gp import GP, Features, NoFit
+from hpcagent.statistics.gp import GP, Density, Features, NoFit
 from hpcagent.statistics.missed import LOST, Missed, missed
 from hpcagent.statistics.recommend import recommend
 from hpcagent.statistics.surrogate import MetricModel, Surrogate
@@ -500,6 +500,32 @@ def test_a_value_that_is_told_counts_as_one_that_was_fitted():
     at = features.from_cube(rng.random((20, 2)))
     for a, b in zip(told.predict(at), anew.predict(at), strict=True):
         assert a == pytest.approx(b, rel=1e-3, abs=1e-3)
+
+
+def test_the_same_values_are_fitted_once_and_others_anew(monkeypatch):
+    """Policy, answer and confirmation each fit the history; what is kept must be of these very values."""
+    climbed, whole = [], Density._climbed
+    monkeypatch.setattr(Density, "_climbed", lambda self: climbed.append(1) or whole(self))
+    features, rng = Features(BRANIN), np.random.default_rng(12)
+    x = features.from_cube(rng.random((15, 2)))
+    y = np.sin(5 * x[:, 0]) + rng.random()
+    first = GP.fit(features, x, y)
+    again = GP.fit(features, x.copy(), y.copy())
+    assert len(climbed) == 1 and (again.scales == first.scales).all() and again.evidence == first.evidence
+    again.density.top[:] = 0.0  # what one has is its own
+    assert (GP.fit(features, x, y).scales == first.scales).all()
+    several = np.full(15, 2.0)
+    others = [
+        GP.fit(features, x, y + np.arange(15)),
+        GP.fit(features, x[::-1], y),
+        GP.fit(features, x, y, known=np.full(15, 0.1)),
+        GP.fit(features, x, y, runs=several),
+        GP.fit(features, x, y, runs=several, scatter=(several, several)),
+        GP.fit(features, x, y, kernel="matern"),
+        GP.fit(features, x, y, shortest=0.1),
+        GP.fit(features, x, y, least_noise=1e-3),
+    ]
+    assert len(climbed) == 1 + len(others)
 
 
 def test_a_suggestion_looks_at_a_bounded_number_of_points(monkeypatch):

@@ -14,6 +14,7 @@ from hpcagent.model.space import Choice, Float, Space
 from hpcagent.policies import make_policy
 from hpcagent.policies.sweeps import Sobol
 from hpcagent.testing import PolicyContract
+from hpcagent.testing.policy_suite import SPACES
 
 SPACE = Space.of(x=Float(0.0, 1.0), y=Float(0.0, 1.0))
 GOAL = maximize("speed")
@@ -62,10 +63,14 @@ class TestWithARungThatFails(PolicyContract):
     factory = partial(make_policy, "portfolio", ladder=[path(Singular), "quality_first", "sobol"])
     steers = True
 
-    # The rung that serves keeps the contract after every history by itself (test_contract.py).
+    # The rung that serves keeps the contract after every history and in every space by itself (test_contract.py).
     @pytest.fixture(params=["empty", "failed third", "with references"])
     def kind(self, request: pytest.FixtureRequest) -> str:
         return str(request.param)
+
+    @pytest.fixture(params=["mixed", "tiny"])
+    def space(self, request: pytest.FixtureRequest) -> Space:
+        return SPACES[str(request.param)]
 
 
 class TestDefault(PolicyContract):
@@ -76,6 +81,10 @@ class TestDefault(PolicyContract):
     @pytest.fixture(params=["empty", "failed third", "all failed", "without metrics", "huge and negative"])
     def kind(self, request: pytest.FixtureRequest) -> str:
         return str(request.param)
+
+    @pytest.fixture(params=["mixed", "conditional"])
+    def space(self, request: pytest.FixtureRequest) -> Space:
+        return SPACES[str(request.param)]
 
 
 def portfolio(*ladder, space=SPACE, **options):

@@ -218,7 +218,7 @@ def test_the_first_points_cover_the_space():
     assert (np.floor(units * 6) == np.arange(6)).all()
 
 
-def test_the_feasible_optimum_of_the_simulated_campaign_is_found(benchmark):
+def test_the_feasible_optimum_of_the_simulated_campaign_is_found_where_a_sweep_is_far(benchmark):
     """36 runs in batches of 6, noise 5 % on ns/day and 15 % on the fluctuation.
 
     The best allowed point that was run; which of them is the answer is a matter of `recommend`.
@@ -235,15 +235,9 @@ def test_the_feasible_optimum_of_the_simulated_campaign_is_found(benchmark):
     assert sum(gap <= 0.05 for gap in gaps) >= 18
     assert sum(o.wrong for o in found) <= 1
     assert np.mean([o.failed for o in found]) < 2
-
-
-def test_it_is_much_better_than_a_sweep(benchmark):
-    gaps = {}
-    for name in ("quality_first", "sobol"):
-        outcomes = []
-        for seed in range(6):
-            problem = benchmark.LennardJonesTuning(seed)
-            steering = make_policy(name, space=problem.space, objective=problem.objective, seed=seed)
-            outcomes.append(benchmark.judge(problem, benchmark.campaign(problem, steering)).gap)
-        gaps[name] = np.median(outcomes)
-    assert gaps["quality_first"] < 0.08 < gaps["sobol"]
+    sweeps = []
+    for seed in range(40, 46):
+        problem = benchmark.LennardJonesTuning(seed)
+        sweep = make_policy("sobol", space=problem.space, objective=problem.objective, seed=seed)
+        sweeps.append(benchmark.judge(problem, benchmark.campaign(problem, sweep)).gap)
+    assert np.median([o.gap for o in found]) < 0.08 < np.median(sweeps)

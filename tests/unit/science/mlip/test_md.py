@@ -121,8 +121,8 @@ def test_thermostats_give_every_degree_of_freedom_its_share(
         thermostat=thermostat,
         temperature=300.0,
         timestep=4.0,
-        steps=3000,
-        equilibration_steps=500,
+        steps=1600,
+        equilibration_steps=400,
         sample_every=5,
         thermostat_time=80.0,
     )
