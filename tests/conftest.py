@@ -19,7 +19,7 @@ import pytest
 
 from hpcagent import beside
 from hpcagent.apps import as_found
-from tests.sharing import together
+from tests.sharing import register, together
 from tests.timing import LIST, Times, function_of
 from tests.warm import Warm
 
@@ -67,11 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(Skipped(ci=os.environ.get("CI") == "true"))
-    shared = os.environ.pop("HPCAGENT_TESTS_SHARED", "")  # not for a pytest that a test starts
-    if shared:
-        from tests.sharing import Claims
-
-        config.pluginmanager.register(Claims(Path(shared)))
+    register(config)
     times = os.environ.pop("HPCAGENT_TESTS_TIMES", "")
     if times:
         config.pluginmanager.register(Times(Path(times)))

@@ -5,16 +5,16 @@
     python tests/in_lanes.py --times    the same with those that take long, which are then written into tests/long.txt
     python tests/in_lanes.py ARGS...    pytest with these arguments, in one process
 
-A lane has one or more processes, of which each takes the next test that no other has taken (tests/sharing.py). A test that
-fails is run once more, alone, after all others: two cores that are full of tests are no fault of the code.
+A lane's tests are collected once, and run by one or more forks of that process, of which each takes the next test that no
+other has taken (tests/sharing.py). A test that fails is run once more, alone, after all others: two cores that are full of tests are no fault of the code.
 Which ones failed beside others and passed alone is said at the end.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -26,6 +26,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.sharing import CODE, OUTPUT, PID  # noqa: E402
+
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 # What `make check` is without: those who need it need a machine that has it, or minutes.
@@ -62,6 +66,8 @@ MOST_AGAIN = 12
 # A test ends after 600 s at the latest (pyproject.toml); what is silent for longer hangs where pytest cannot end it.
 SILENT_S = 900
 
+SLOWEST = ("--durations=5", "--durations-min=10")
+
 # pytest's exit codes; of several processes one may find nothing left to do.
 PASSED, FAILED = 0, 1
 
@@ -84,31 +90,90 @@ def environment() -> dict[str, str]:
     return {"OPENBLAS_NUM_THREADS": "1"} | kept
 
 
-def lines_of(process: subprocess.Popen[bytes], tell: Callable[[str], None]) -> Iterator[str]:
-    """The lines that pytest prints. If it prints nothing for SILENT_S it is stopped, and prints the stacks of its threads.
+def lines_of(
+    reader: int, ended: Callable[[], bool], stop: Callable[[signal.Signals], None], tell: Callable[[str], None]
+) -> Iterator[str]:
+    """The lines that a pytest prints. If it prints nothing for SILENT_S it is stopped, and prints the stacks of its threads.
 
     A process that a test has left may hold the output open: pytest's own end is the end.
     """
-    assert process.stdout is not None
-    rest, heard_s, stop = b"", time.monotonic(), [signal.SIGABRT, signal.SIGKILL]
+    rest, heard_s, ends = b"", time.monotonic(), [signal.SIGABRT, signal.SIGKILL]
     while True:
-        ended = process.poll() is not None
-        if select.select([process.stdout], [], [], 1.0)[0]:
-            chunk = os.read(process.stdout.fileno(), 65536)
-            if not chunk:
-                break
+        over = ended()
+        chunk: bytes | None = None
+        with contextlib.suppress(BlockingIOError):
+            chunk = os.read(reader, 65536)
+        if chunk:
             *whole, rest = (rest + chunk).split(b"\n")
             yield from (line.decode(errors="replace") for line in whole)
             heard_s = time.monotonic()
-        elif ended:
-            tell("a process that a test has left holds the output open")
+        elif over:
+            if chunk is None:
+                tell("a process that a test has left holds the output open")
             break
-        elif time.monotonic() - heard_s > SILENT_S and stop:
-            tell(f"nothing printed for {SILENT_S} s: it is stopped by {stop[0].name}")
-            process.send_signal(stop.pop(0))
+        elif time.monotonic() - heard_s > SILENT_S and ends:
+            tell(f"nothing printed for {SILENT_S} s: it is stopped by {ends[0].name}")
+            stop(ends.pop(0))
             heard_s = time.monotonic() - SILENT_S + 30
+        else:
+            time.sleep(0.05)
     if rest:
         yield rest.decode(errors="replace")
+
+
+class Collected:
+    """A pytest that collects the tests of a lane once, and whose forks run them (`tests.sharing.Forks`).
+
+    Args:
+        name: Of the lane.
+        words: What pytest is told.
+        shared: A folder for what the lane's processes share.
+        root: Where pytest runs.
+        most: How many forks may be asked for.
+    """
+
+    def __init__(self, name: str, words: Sequence[str], shared: Path, root: Path, most: int) -> None:
+        self.name, self._left = name, most
+        read, self._asked = os.pipe()
+        names = {"HPCAGENT_TESTS_SHARED": str(shared), "HPCAGENT_TESTS_FORKS": str(read)}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "pytest", "-o", f"cache_dir={shared}/cache", *SLOWEST, *words],
+            cwd=root,
+            env=environment() | names,
+            pass_fds=[read],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        os.close(read)
+        self._printing = threading.Thread(target=self._print, daemon=True)
+        self._printing.start()
+
+    def fork(self, folder: Path) -> None:
+        """Have one more begin to run tests, when they are collected."""
+        self._left -= 1
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._asked, f"{folder}\n".encode())
+        if not self._left:
+            self.close()
+
+    def close(self) -> None:
+        """No more is asked for; what has begun goes on."""
+        asked, self._asked = self._asked, -1
+        if asked >= 0:
+            os.close(asked)
+
+    def end(self) -> None:
+        """When all that has begun has ended."""
+        self.close()
+        self.process.wait()
+        self._printing.join()
+
+    def _print(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            for line in lines:
+                print(f"{self.name:8} | {line.decode(errors='replace').rstrip()}", flush=True)
 
 
 class Process(threading.Thread):
@@ -119,27 +184,34 @@ class Process(threading.Thread):
         took_s: Wall time in seconds.
     """
 
-    def __init__(self, name: str, words: Sequence[str], folder: Path, shared: Path, root: Path) -> None:
+    def __init__(self, name: str, folder: Path, collected: Collected) -> None:
         super().__init__(name=name)
-        self.words, self.folder, self.shared, self.root = words, folder, shared, root
+        self.folder, self.collected = folder, collected
         self.code, self.took_s = -1, 0.0
 
     def run(self) -> None:
         """Run it to its end, or until it hangs."""
         began = time.monotonic()
-        own = ["-o", f"cache_dir={self.folder}/cache", f"--basetemp={self.folder}/tmp"]
-        with subprocess.Popen(
-            [sys.executable, "-m", "pytest", *own, "--durations=5", "--durations-min=10", *self.words],
-            cwd=self.root,
-            env={**environment(), "HPCAGENT_TESTS_SHARED": str(self.shared)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        ) as process:
-            for line in lines_of(process, self.tell):
-                self.tell(line)
-        self.code, self.took_s = process.returncode, time.monotonic() - began
+        os.mkfifo(self.folder / OUTPUT)
+        reader = os.open(self.folder / OUTPUT, os.O_RDONLY | os.O_NONBLOCK)
+        self.collected.fork(self.folder)
+        for line in lines_of(reader, self.ended, self.stop, self.tell):
+            self.tell(line)
+        os.close(reader)
+        code = self.folder / CODE
+        self.code = int(code.read_text()) if code.exists() else self.collected.process.returncode or -1
+        self.took_s = time.monotonic() - began
         self.tell(f"ended with {self.code} after {self.took_s:.0f} s")
+
+    def ended(self) -> bool:
+        """Whether it has an exit code, or what it is a fork of is gone."""
+        return (self.folder / CODE).exists() or self.collected.process.poll() is not None
+
+    def stop(self, by: signal.Signals) -> None:
+        """Send it a signal; while tests are collected, to what collects them."""
+        number = self.folder / PID
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(number.read_text()) if number.exists() else self.collected.process.pid, by)
 
     def tell(self, line: str) -> None:
         """Print a line with the name of this process."""
@@ -158,11 +230,12 @@ def processes(lanes: dict[str, Lane], folder: Path, root: Path) -> tuple[list[Pr
     for name, lane in lanes.items():
         shared = folder / name
         shared.mkdir()
-        for number in range(1, lane.processes + lane.late + 1):
+        most = lane.processes + lane.late
+        collected = Collected(name, arguments(lane, lanes), shared, root, most)
+        for number in range(1, most + 1):
             own = folder / f"{name[0]}{number}"  # short: paths of sockets are below it, and end at 107 characters
             own.mkdir()
-            process = Process(f"{name} {number}", arguments(lane, lanes), own, shared, root)
-            made[number > lane.processes].append(process)
+            made[number > lane.processes].append(Process(f"{name} {number}", own, collected))
     return made
 
 
@@ -186,6 +259,8 @@ def main(lanes: dict[str, Lane], root: Path = ROOT) -> int:
     with tempfile.TemporaryDirectory(prefix="lanes", ignore_cleanup_errors=True) as folder:
         first, late = processes(lanes, Path(folder), root)
         run_all(first, late)
+        for one in (*first, *late):
+            one.collected.end()
         running = [one for one in (*first, *late) if one.ident is not None]
         broken = [one.code for one in running if one.code not in (PASSED, FAILED)]
         again = [test for one in running for test in one.failed]
@@ -203,7 +278,6 @@ def main(lanes: dict[str, Lane], root: Path = ROOT) -> int:
 
 def times() -> int:
     """Write anew which tests take long; returns the exit code of the tests."""
-    sys.path.insert(0, str(ROOT))
     from tests.timing import LIST, long_ones
 
     with tempfile.TemporaryDirectory() as folder:

@@ -32,13 +32,13 @@ class Times:
     """Writes the CPU seconds of each test of this process into a file of its own in the folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.file = folder / f"{os.getpid()}.times"
+        self.folder = folder
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         before = sum(os.times()[:4])
         done = yield
-        with self.file.open("a") as file:
+        with (self.folder / f"{os.getpid()}.times").open("a") as file:
             file.write(f"{sum(os.times()[:4]) - before:.3f} {function_of(item.nodeid)}\n")
         return done
 

@@ -130,7 +130,7 @@ class PolicyContract:
         return copy.deepcopy(self._histories[name])
 
     def fresh(self, space: Space, kind: str, n: int, waiting: Sequence[Params] = ()) -> list[Params]:
-        """What a new instance suggests after such a history: asked once in a process, as many tests compare with it."""
+        """What a new instance suggests after such a history; asked once, as many tests compare with it."""
         name = (space, kind, n, json.dumps(waiting))
         if name not in self._suggested:
             self._suggested[name] = self.make(space).suggest(self.history(space, kind), n, tuple(waiting))
@@ -177,7 +177,7 @@ class PolicyContract:
             assert (runs, waiting) == before
             assert self.make(space).suggest(runs, 0) == []
             for n, points in ((1, waiting), (4, given)):
-                assert len(points) == n or (len(points) < n and self.exhausted(space, runs, points))
+                assert len(points) == n or (len(points) < n and self.exhausted(space, runs, [*waiting, *points]))
                 for point in points:
                     assert space.validated(point) == point
                     assert list(point) == [name for name in space.names if name in point]

@@ -22,9 +22,8 @@ from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
 
 def pytest_configure(config):
-    if os.environ.get("HPCAGENT_TESTS_SHARED"):
-        from tests.sharing import Claims
-        config.pluginmanager.register(Claims(Path(os.environ["HPCAGENT_TESTS_SHARED"])))
+    from tests.sharing import register
+    register(config)
 """
 TESTS = """
 import time
