@@ -116,30 +116,31 @@ def test_liquid_argon_diffuses_as_rahman_found(tmp_path):
 
 def test_nickel_binds_oxygen_most_strongly_of_the_metals_that_dft_has_seen(tmp_path):
     needed("gpaw")
-    # A coarser level than the packaged one: a sixth of the time, and the same order.
+    # A coarser level than the packaged one and four of its six metals: a tenth of the time, and the same order.
     changes = {"fixed.ecut": 250, "fixed.kpts": 2, "fixed.vacuum": 4.0, "fixed.box": 3.0}
+    changes |= {"space.metal.choices": ["Ag", "Cu", "Ni", "Pd"], "until.max_runs": 8}
     plan = ha.load_campaign("catalyst_screening", changes=changes)
     told = []
     result = ended(ha.run(plan, site="laptop", run_dir=tmp_path, watch=told.append))
     runs = {(r.manifest.params["metal"], r.manifest.params["engine"]): r for r in result.results}
     by_emt = {metal: r["adsorption_energy"] for (metal, engine), r in runs.items() if engine == "emt"}
     by_dft = {metal: r["adsorption_energy"] for (metal, engine), r in runs.items() if engine == "gpaw"}
-    assert sorted(by_emt) == ["Ag", "Au", "Cu", "Ni", "Pd", "Pt"]
+    assert sorted(by_emt) == ["Ag", "Cu", "Ni", "Pd"]
     # EMT has silver before nickel and errs by an electronvolt and more: no metal is given up on its word.
     assert sorted(by_dft) == sorted(by_emt)
-    # The d-band model and every later computation: Ni before Cu before Ag before Au, Pd before Ag (B. Hammer and J. K.
+    # The d-band model and every later computation: Ni before Cu before Ag, Pd before Ag (B. Hammer and J. K.
     # Norskov, Nature 376, 238, 1995).
     ranked = sorted(by_dft, key=by_dft.__getitem__)
-    assert [m for m in ranked if m in ("Ni", "Cu", "Ag", "Au")] == ["Ni", "Cu", "Ag", "Au"]
+    assert [m for m in ranked if m != "Pd"] == ["Ni", "Cu", "Ag"]
     assert ranked.index("Pd") < ranked.index("Ag")
     (agreement,) = result.agreements
-    assert agreement.points == 6 and agreement.left == 0 and agreement.low < 0 < agreement.tau < agreement.high
+    assert agreement.points == 4 and agreement.left == 0 and agreement.low < 0 < agreement.tau < agreement.high
     # The answer is of the dear level only, although EMT has energies of its own for all.
     assert result.best.params == {"metal": "Ni", "engine": "gpaw"}
     assert {p.params["engine"] for p in result.points} == {"gpaw"}
-    assert len(result.points) == 6
+    assert len(result.points) == 4
     # O2 is computed once for each engine, and every slab and its oxygen.
-    assert result.inner["dft_energy"] == (2 + 2 * 12, 0)
+    assert result.inner["dft_energy"] == (2 + 2 * 8, 0)
     # Oxygen is a triplet: two unpaired electrons. Without spin every metal would bind by half an electronvolt more.
     assert [m for m in moments(tmp_path) if m] == pytest.approx([2.0], abs=1e-3)
     for event in result.events:
