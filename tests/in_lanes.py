@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -91,15 +92,26 @@ def environment() -> dict[str, str]:
 
 
 def lines_of(
-    reader: int, ended: Callable[[], bool], stop: Callable[[signal.Signals], None], tell: Callable[[str], None]
+    output: Path, ended: Callable[[], bool], stop: Callable[[signal.Signals], None], tell: Callable[[str], None]
 ) -> Iterator[str]:
-    """The lines that a pytest prints. If it prints nothing for SILENT_S it is stopped, and prints the stacks of its threads.
+    """The lines that a pytest prints to a FIFO. If it prints nothing for SILENT_S it is stopped, and prints its stacks.
 
     A process that a test has left may hold the output open: pytest's own end is the end.
     """
+    reader = os.open(output, os.O_RDONLY | os.O_NONBLOCK)
+    held = os.open(output, os.O_WRONLY)  # so that it is not at its end before pytest has opened it
     rest, heard_s, ends = b"", time.monotonic(), [signal.SIGABRT, signal.SIGKILL]
     while True:
         over = ended()
+        if over and held >= 0:
+            os.close(held)
+            held = -1
+        if not over and not select.select([reader], [], [], 1.0)[0]:
+            if time.monotonic() - heard_s > SILENT_S and ends:
+                tell(f"nothing printed for {SILENT_S} s: it is stopped by {ends[0].name}")
+                stop(ends.pop(0))
+                heard_s = time.monotonic() - SILENT_S + 30
+            continue
         chunk: bytes | None = None
         with contextlib.suppress(BlockingIOError):
             chunk = os.read(reader, 65536)
@@ -111,12 +123,7 @@ def lines_of(
             if chunk is None:
                 tell("a process that a test has left holds the output open")
             break
-        elif time.monotonic() - heard_s > SILENT_S and ends:
-            tell(f"nothing printed for {SILENT_S} s: it is stopped by {ends[0].name}")
-            stop(ends.pop(0))
-            heard_s = time.monotonic() - SILENT_S + 30
-        else:
-            time.sleep(0.05)
+    os.close(reader)
     if rest:
         yield rest.decode(errors="replace")
 
@@ -193,11 +200,9 @@ class Process(threading.Thread):
         """Run it to its end, or until it hangs."""
         began = time.monotonic()
         os.mkfifo(self.folder / OUTPUT)
-        reader = os.open(self.folder / OUTPUT, os.O_RDONLY | os.O_NONBLOCK)
         self.collected.fork(self.folder)
-        for line in lines_of(reader, self.ended, self.stop, self.tell):
+        for line in lines_of(self.folder / OUTPUT, self.ended, self.stop, self.tell):
             self.tell(line)
-        os.close(reader)
         code = self.folder / CODE
         self.code = int(code.read_text()) if code.exists() else self.collected.process.returncode or -1
         self.took_s = time.monotonic() - began

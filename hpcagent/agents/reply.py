@@ -30,7 +30,7 @@ class Reply:
         requests: How often the model was asked.
         input_tokens: Tokens that were sent.
         output_tokens: Tokens that came back.
-        node_hours: What its runs have taken so far, in node-hours.
+        node_hours: What the runs and campaigns that it has started have taken so far, in node-hours.
         wall_s: How long it took, in seconds.
     """
 

@@ -287,15 +287,18 @@ class Supervisor:
             runs=here,
             numbers=tuple(numbers) if reply.state == "answered" else (),
             unknown_runs=unknown_runs(reply.text, runs),
-            node_hours=sum(self._node_hours(run) for run in here),
+            node_hours=sum(self._node_hours(run) for run in sorted(now.started())),
         )
 
     def _node_hours(self, run: str) -> float:
+        """What a run or campaign has taken so far."""
         try:
-            cost = self.workspace.status(run, lines=0).get("cost") or {}
+            told = self.workspace.status(run, lines=0)
+            if told.get("kind") == "campaign":
+                return float(self.workspace.campaign(run)["node_hours"])
         except HpcAgentError:
             return 0.0
-        return float(cost.get("node_hours") or 0.0)
+        return float((told.get("cost") or {}).get("node_hours") or 0.0)
 
     def write_tool(self, description: str, *, sandbox: str = "bubblewrap") -> list[dict[str, Any]]:
         """Have the model write a tool of a plain description; it is checked, tried in the sandbox, and pending.

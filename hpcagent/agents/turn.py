@@ -160,7 +160,7 @@ class TurnNow:
         try:
             if tool.manages:
                 confirm(tool.name, arguments, "a change of the tools or agents of this workspace", self.ask, agent)
-            elif tool.ends and not self._started().issuperset(map(str, arguments.values())):
+            elif tool.ends and not self.started().issuperset(map(str, arguments.values())):
                 confirm(tool.name, arguments, "it ends what this question has not started", self.ask, agent)
             taken = self.budget.take(self.caller, tool, arguments)
             answer = let_through(self.caller, lambda: tool.do(self.caller, arguments), self.ask, agent)
@@ -214,7 +214,7 @@ class TurnNow:
                 for one in self._going
             ]
 
-    def _started(self) -> set[str]:
+    def started(self) -> set[str]:
         """Runs and campaigns that calls of this question have started."""
         with self._turn:
             return {run for call in self.calls for run in call.started}

@@ -208,4 +208,5 @@ def test_which_timestep_and_skin_are_fastest_is_a_campaign_with_an_approved_cap(
     )
     state = workspace.campaign(campaign)
     assert state["state"] == "completed" and state["node_hours_at_most"] == 0.5
+    assert reply.node_hours == state["node_hours"] > 0
     assert [one["state"] for one in workspace.approvals()] == ["used"]

@@ -447,6 +447,14 @@ def test_what_a_question_has_started_it_may_end(supervisor, workspace):
     assert "nobody can be asked" not in reply.calls[2].refused
 
 
+def test_the_node_hours_of_an_answer_are_those_of_what_it_has_started(supervisor, workspace):
+    first = supervisor(once()).ask("what is the value?")
+    (run,) = first.runs
+    assert first.node_hours == workspace.status(run)["cost"]["node_hours"] > 0
+    again = supervisor(once()).ask("what is the value?")
+    assert (again.runs, again.node_hours) == ((run,), 0.0)  # found, and taken by another question
+
+
 def test_what_is_found_of_an_earlier_run_is_not_started(supervisor, workspace):
     (run,) = supervisor(once()).ask("what is the value?").runs  # of another question
     own = {"kind": "synthetic", "params": {"timestep": 0.0021, "skin": 2.0}}
