@@ -207,5 +207,6 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """`%load_ext hpcagent` in a notebook: the magics `%ask` and `%%ask`."""
-    import_module("hpcagent.agents.magic").register(shell)
+    """`%load_ext hpcagent` in a notebook: the magics `%ask`, `%%ask` and `%page`."""
+    for name in ("hpcagent.agents.magic", "hpcagent.web.magic"):
+        import_module(name).register(shell)

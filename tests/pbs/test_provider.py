@@ -126,11 +126,12 @@ def test_parsl_knows_no_failed_block_and_no_walltime(pbs, stock, blocks):
 
 
 def test_a_block_that_is_exiting_has_ended_for_parsl_and_not_for_us(pbs, stock, blocks):
-    pbs.set(exit_lag_s=1.5)
+    pbs.set(exit_lag_s=60.0)
     for provider, expected in ((stock, COMPLETED), (blocks, RUNNING)):
         job_id = provider.submit("exit 0", 1, "block")
         pbs.wait(job_id, "E")
         assert states(provider, [job_id]) == [expected]
+    pbs.set(exit_lag_s=0.0)
     pbs.wait("0.vm"), pbs.wait("1.vm")
 
 
@@ -316,7 +317,7 @@ def test_a_refusal_says_the_words_of_pbs_and_is_in_the_ledger(pbs, stock, tmp_pa
 
 def test_a_block_whose_submission_was_never_answered_is_found_and_kept(pbs, blocks):
     pbs.set(qsub_hangs_after=True)
-    blocks.scheduler = Pbs(timeout_s=1.0)
+    blocks.scheduler = Pbs(timeout_s=6.0)  # by then also a slow machine has the job
     job_id = blocks.submit("sleep 30", 1, "block")
     assert job_id == "0.vm" and read_ledger(blocks.ledger.path)[0].job_id == "0.vm"
     until(blocks, [job_id], [RUNNING])

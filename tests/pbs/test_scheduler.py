@@ -179,11 +179,12 @@ def test_the_letters_of_a_job_that_has_not_ended(pbs, letter, state):
 
 
 def test_a_job_that_is_exiting_has_not_ended(pbs):
-    pbs.set(exit_lag_s=1.0)
+    pbs.set(exit_lag_s=60.0)
     job_id = pbs.qsub("exit 0")
     pbs.wait(job_id, "E")
     job = Pbs().jobs([job_id])[job_id]
     assert job.state == "ending" and not job.over
+    pbs.set(exit_lag_s=0.0)
     pbs.wait(job_id)
 
 
@@ -449,12 +450,13 @@ def test_cancelling_ends_the_good_ones_whatever_the_others_are(pbs):
 
 
 def test_one_that_is_ending_already_needs_no_second_qdel(pbs):
-    pbs.set(exit_lag_s=1.0)
+    pbs.set(exit_lag_s=60.0)
     job_id = pbs.qsub("exit 0")
     pbs.wait(job_id, "E")
     refused = pbs.run("qdel", job_id, check=False)
     assert refused.returncode != 0 and "invalid for state" in refused.stderr
     Pbs().cancel([job_id])
+    pbs.set(exit_lag_s=0.0)
     assert Pbs().cancel_and_see([job_id], within_s=20)[job_id].state == "completed"
 
 

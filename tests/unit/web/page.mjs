@@ -277,6 +277,37 @@ const scenarios = {
     return { url: page.url() };
   },
 
+  // In a cell of a notebook: the same page in a frame, whose requests are messages.
+  async widget(browser) {
+    const outer = await browser.newPage();
+    await outer.setViewport({ width: 1000, height: 760 });
+    outer.on("pageerror", (error) => wrong.push(`error: ${error.message}`));
+    outer.on("console", (m) => { if (["error", "warning"].includes(m.type())) wrong.push(`console: ${m.text()}`); });
+    outer.on("request", (r) => { if (!r.url().startsWith(given.url.split("#")[0]) && !/^(data|blob):/.test(r.url())) wrong.push(`asked for ${r.url()}`); });
+    await outer.goto(given.url.split("#")[0]);
+    const handle = await outer.waitForSelector("#cell iframe", { timeout: 60000 });
+    const page = await handle.contentFrame();
+    await page.waitForSelector("#place > div", { timeout: 60000 });
+    await page.click("#nav-runs");
+    const rows = () => page.$$eval(".table .row", (all) => all.length);
+    await until(page, () => document.querySelectorAll(".table .row").length > 0);
+    const found = { title: await words(page, "#title"), shown: await rows(), live: await words(page, ".connection") };
+    await page.evaluate(() => { location.hash = "#/start/synthetic"; });
+    await page.waitForSelector("#f-x");
+    await page.$eval("#f-x", (el) => { el.value = ""; });
+    await page.type("#f-x", "0.7");
+    await page.click("#submit");
+    await until(page, () => location.hash === "#/runs");
+    await until(page, () => [...document.querySelectorAll(".table .row")].some((el) => /x = 0.7/.test(el.textContent) && /completed/.test(el.textContent)));
+    found.after = await rows();
+    await page.evaluate(() => [...document.querySelectorAll(".table .row")].find((el) => /x = 0.7/.test(el.textContent)).click());
+    await page.waitForSelector("dialog.sheet .values");
+    await outer.screenshot({ path: `${given.shots}/widget.png` });
+    await outer.evaluate(() => globalThis.ends());
+    found.gone = (await outer.$("#cell iframe")) === null;
+    return found;
+  },
+
   // Without a token it asks for one, and shows nothing else.
   async token(browser) {
     const page = await browser.newPage();
