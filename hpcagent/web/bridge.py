@@ -26,9 +26,8 @@ API = "/api/"
 class Bridge:
     """Answers the requests of pages, whose messages somebody carries, in a thread of its own.
 
-    A page asks `{"ask": ID, "method": "GET", "path": "api/snapshot", "body": TEXT}` and hears
-    `{"to": ID, "status": 200}`, then `{"to": ID, "text": PART}` until `{"to": ID, "end": True}`. `{"stop": ID}` ends an
-    answer that goes on.
+    A page asks `{"ask": ID, "method": "GET", "path": "api/snapshot", "body": TEXT}` and hears `{"to": ID}` with
+    `"status": 200`, then with `"text": PART` until it has `"end": True`. `{"stop": ID}` ends an answer that goes on.
 
     Args:
         app: The page's, behind its guard (`page_app`).
