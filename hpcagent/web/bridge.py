@@ -27,7 +27,7 @@ class Bridge:
     """Answers the requests of pages, whose messages somebody carries, in a thread of its own.
 
     A page asks `{"ask": ID, "method": "GET", "path": "api/snapshot", "body": TEXT}` and hears `{"to": ID}` with
-    `"status": 200`, then with `"text": PART` until it has `"end": True`. `{"stop": ID}` ends an answer that goes on.
+    `"status": 200`, then with `"text": PART` until it has `"end": True`. `{"stop": ID}` ends what goes on.
 
     Args:
         app: The page's, behind its guard (`page_app`).
