@@ -134,7 +134,7 @@ def _entry(path: Path, folder: Path) -> ProfileEntry | None:
 def _read(path: Path) -> Profile:
     if not _told_to_trust(path):
         require_own(path, what="the commands it names")
-    return _made(read_text(path), str(path))
+    return _made(read_text(path), str(path)).model_copy(deep=True)  # its tables are the caller's
 
 
 @lru_cache(maxsize=64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import contextlib
+import json
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
@@ -17,17 +18,21 @@ from hpcagent.web.guard import LARGEST_REQUEST, TOKEN_HEADER
 __all__ = ["Bridge"]
 
 MOST = 64
-"""Requests that are answered at once; a page has a stream and a few more."""
+"""Requests that are answered at once."""
+STREAMS = 8
+"""Streams that go on; one more ends the oldest: of a page that was loaded anew nobody says that it is gone."""
 LONGEST_ID = 100
 END_S = 10.0
 API = "/api/"
+STREAM = "api/stream"
 
 
 class Bridge:
     """Answers the requests of pages, whose messages somebody carries, in a thread of its own.
 
-    A page asks `{"ask": ID, "method": "GET", "path": "api/snapshot", "body": TEXT}` and hears `{"to": ID}` with
-    `"status": 200`, then with `"text": PART` until it has `"end": True`. `{"stop": ID}` ends what goes on.
+    A page asks `{"ask": ID, "method": "GET", "path": "api/snapshot", "body": TEXT}`, and hears messages with
+    `"to": ID`: a `"text"`, `"n"` that counts them (they may be lost on their way), in the first a `"status"`, in
+    the last `"end": True`. `{"stop": ID}` ends what goes on.
 
     Args:
         app: The page's, behind its guard (`page_app`).
@@ -41,25 +46,34 @@ class Bridge:
     def __init__(self, app: ASGIApp, token: str, tell: Callable[[dict[str, Any]], None]) -> None:
         self._app, self._token, self._tell = app, token, tell
         self._tasks: dict[str, tuple[asyncio.Task[None], asyncio.Event]] = {}
+        self._streams: dict[str, None] = {}  # the oldest first
         self._failed: BaseException | None = None
         self._loop = asyncio.new_event_loop()
         self._begun, self._over = threading.Event(), asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="page", daemon=True)
         self._thread.start()
-        self._begun.wait()
+        try:
+            self._begun.wait()
+        except BaseException:  # an interrupt
+            self.close()
+            raise
         if self._failed is not None:
             raise self._failed
 
     def heard(self, message: Mapping[str, Any]) -> None:
         """Take a message of a page; from any thread. What is no request is left out."""
-        if self._thread.is_alive():
+        asked = message.get("ask")
+        try:
             self._loop.call_soon_threadsafe(self._take, dict(message))
+        except RuntimeError:  # it has ended
+            if isinstance(asked, str):
+                self._refused(asked, 503, "this page has ended; run its cell again")
 
     def close(self) -> None:
         """End what is being answered, and the thread."""
-        if self._thread.is_alive():
+        with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._over.set)
-            self._thread.join(END_S)
+        self._thread.join(END_S)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -89,15 +103,22 @@ class Bridge:
         if len(self._tasks) >= MOST:
             self._refused(asked, 503, f"{MOST} requests are being answered; try again")
             return
+        if str(message.get("path", "")).startswith(STREAM):
+            self._streams[asked] = None
+            for oldest in list(self._streams)[:-STREAMS]:
+                del self._streams[oldest]
+                self._tasks[oldest][1].set()
         gone = asyncio.Event()
         task = self._loop.create_task(self._answer(asked, message, gone))
         self._tasks[asked] = task, gone
-        task.add_done_callback(lambda _: self._tasks.pop(asked, None))
+        task.add_done_callback(lambda _: self._ended(asked))
+
+    def _ended(self, asked: str) -> None:
+        self._tasks.pop(asked, None)
+        self._streams.pop(asked, None)
 
     def _refused(self, asked: str, status: int, why: str) -> None:
-        self._tell({"to": asked, "status": status})
-        self._tell({"to": asked, "text": f'{{"error": "{why}"}}'})
-        self._tell({"to": asked, "end": True})
+        self._tell({"to": asked, "n": 0, "status": status, "text": json.dumps({"error": why}), "end": True})
 
     async def _answer(self, asked: str, message: dict[str, Any], gone: asyncio.Event) -> None:
         method, path, body = (message.get(name, "") for name in ("method", "path", "body"))
@@ -110,6 +131,14 @@ class Bridge:
             return
         parts = [{"type": "http.request", "body": data, "more_body": False}]
         decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
+        first: dict[str, Any] = {}
+        n, over = 0, False
+
+        def tell(text: str, *, end: bool) -> None:
+            nonlocal n, over
+            if not over and (text or end or n == 0):
+                self._tell({"to": asked, "n": n, **(first if n == 0 else {}), "text": text, "end": end})
+                n, over = n + 1, end
 
         async def receive() -> Message:
             if parts:
@@ -118,23 +147,20 @@ class Bridge:
             return {"type": "http.disconnect"}
 
         async def send(part: Message) -> None:
-            if gone.is_set():
-                return
             if part["type"] == "http.response.start":
-                self._tell({"to": asked, "status": part["status"]})
-            elif part["type"] == "http.response.body":
+                first["status"] = part["status"]
+            elif part["type"] == "http.response.body" and not gone.is_set():
                 more = part.get("more_body", False)
-                if text := decode(part.get("body", b""), not more):
-                    self._tell({"to": asked, "text": text})
-                if not more:
-                    self._tell({"to": asked, "end": True})
+                tell(decode(part.get("body", b""), not more), end=not more)
 
         try:
             await self._app(self._scope(method, path, data), receive, send)
         except Exception as error:  # as a server does: the others are answered all the same
-            self._tell({"to": asked, "status": 500})
-            self._tell({"to": asked, "text": f'{{"error": "the page failed: {type(error).__name__}"}}'})
-            self._tell({"to": asked, "end": True})
+            first.setdefault("status", 500)
+            tell(json.dumps({"error": f"the page failed: {type(error).__name__}"}), end=True)
+        finally:
+            first.setdefault("status", 503)
+            tell("", end=True)  # also of a stream that was ended here: a page that is there asks again
 
     def _scope(self, method: str, path: str, data: bytes) -> Scope:
         there, _, query = path.partition("?")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from pathlib import Path
 from typing import Any, NoReturn
 
 from hpcagent.errors import BadInput
@@ -28,11 +29,13 @@ class _Page:
 
     def __init__(self, names: dict[str, Any]) -> None:
         self._names = names
+        self._shown: dict[tuple[Path, str], Any] = {}
 
     def page(self, line: str) -> Any:
         """The page of a workspace: campaigns, runs, forms, approvals, chat.
 
-        `%page [--workspace DIR] [--as NAME] [--height PIXELS]`; DIR may be a variable: an open `ha.Workspace`.
+        `%page [--workspace DIR] [--as NAME] [--height PIXELS]`; DIR may be a variable: an open `ha.Workspace`, in
+        the name of whom it speaks for. The same page, asked for again, takes the place of the former.
         """
         found = _Options(prog="%page", add_help=False, allow_abbrev=False)
         found.add_argument("--workspace", default="", metavar="DIR")
@@ -47,8 +50,15 @@ class _Page:
         except ImportError as error:
             raise BadInput(f"%page: {error}; {NEEDS}.") from None
         there = self._names.get(given.workspace)
-        where = there.folder.root if isinstance(there, Workspace) else given.workspace or None
-        return Page(where, as_=given.as_, height=given.height)
+        where, as_ = given.workspace or None, given.as_
+        if isinstance(there, Workspace):
+            where, as_ = there.folder.root, as_ or there.as_
+        made = Page(where, as_=as_, height=given.height)
+        former = self._shown.pop((made.root, as_), None)
+        if former is not None:
+            former.close()
+        self._shown[made.root, as_] = made
+        return made
 
 
 def register(shell: Any) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import secrets
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anywidget
 import traitlets
@@ -14,9 +15,6 @@ from hpcagent.errors import BadInput
 from hpcagent.web.bridge import Bridge
 from hpcagent.web.server import KINDS, STATIC, page_app
 from hpcagent.workspace.client import Workspace
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["Page"]
 
@@ -34,6 +32,9 @@ class Page(anywidget.AnyWidget):
         as_: Somebody of `workspace.toml` to speak for.
         model: Of the chat: `PROVIDER:MODEL`, or a model of pydantic-ai; by default as the environment says.
         height: In pixels.
+
+    Attributes:
+        root: The workspace's folder.
 
     Raises:
         BadInput: There is no such workspace, or the height is none.
@@ -55,29 +56,34 @@ class Page(anywidget.AnyWidget):
             raise BadInput(f"height = {height}: a page is {LEAST} to {MOST} pixels high.", value=height)
         there = Workspace(workspace, as_=as_, client="hpcagent in a notebook")
         token = secrets.token_urlsafe(32)  # nobody else sends messages to this object
-        told = weakref.WeakMethod(self._told)
+        told, taken = weakref.WeakMethod(self._told), weakref.WeakMethod(self._heard)
 
         def tell(message: dict[str, Any]) -> None:
             if (say := told()) is not None:
                 say(message)
 
+        def take(_: Any, message: Any, buffers: Any) -> None:
+            if (hear := taken()) is not None:
+                hear(message)
+
+        bridge: Bridge | None = None
         try:
             there.whoami()  # what keeps the workspace from answering is said here
             bridge = Bridge(page_app(there, token, model=model), token, tell)
+            super().__init__(height=height)
         except BaseException:
-            there.close()
+            _end(bridge, there)
             raise
-        super().__init__(height=height)
-        self._bridge = bridge
+        self.root, self._bridge = there.folder.root, bridge
         self._ends = weakref.finalize(self, _end, bridge, there)
-        self.on_msg(lambda _, message, buffers: self._heard(message))
+        self.on_msg(take)
 
     def end(self) -> None:
         """Answer no more; runs go on."""
         self._ends()
 
     def close(self) -> None:
-        """Take it out of the notebook."""
+        """End it, and take it out of the notebook."""
         if hasattr(self, "_ends"):
             self.end()
         super().close()
@@ -85,14 +91,17 @@ class Page(anywidget.AnyWidget):
     def _told(self, message: dict[str, Any]) -> None:
         self.send(message)
 
-    def _heard(self, message: Mapping[str, Any]) -> None:
+    def _heard(self, message: Any) -> None:
+        if not isinstance(message, Mapping):
+            return
         if isinstance(message.get("files"), str):
-            files = {one.name: one.read_text() for one in STATIC.iterdir() if one.suffix in KINDS}
-            self.send({"to": message["files"], "files": files})
+            files = {one.name: one.read_text(encoding="utf-8") for one in STATIC.iterdir() if one.suffix in KINDS}
+            self.send({"to": message["files"], "n": 0, "files": files})
         else:
             self._bridge.heard(message)
 
 
-def _end(bridge: Bridge, workspace: Workspace) -> None:
-    bridge.close()
+def _end(bridge: Bridge | None, workspace: Workspace) -> None:
+    if bridge is not None:
+        bridge.close()
     workspace.close(everywhere=True)

@@ -188,6 +188,11 @@ class Workspace(ToolCalls):
                 return {"app": app, "settings": dict(settings or {}), "resources": dict(resources or {})}
         return asked(app, settings, resources)
 
+    @property
+    def as_(self) -> str:
+        """Whom it speaks for, by the name in `workspace.toml`; empty: whoever owns this process."""
+        return self._as
+
     def has_tool(self, name: str) -> bool:
         """Whether there is a registered tool of that name, in whatever state, or an app that runs scripts."""
         return name in SCRIPTS or (name.isidentifier() and (self.folder.tools / f"{name}.json").is_file())

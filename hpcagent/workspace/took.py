@@ -25,6 +25,8 @@ ENOUGH = 4
 """With fewer runs it is their median."""
 WALL = ""
 """The column of wall times; no parameter has this name."""
+LARGEST = 1e150
+"""A larger number tells nothing here, and its square is none."""
 RIDGE = 0.05
 """How much slopes are drawn to zero: as if so many more runs had said that a parameter does nothing."""
 
@@ -49,12 +51,13 @@ class Took:
 
     def add(self, estimated_s: float, actual_s: float, params: Mapping[str, Any] | None = None) -> None:
         """One more run: wall times in seconds, and its parameters."""
+        numbers = _numbers(params or {})
         self.runs += 1
         self._estimated, self._actual = self._estimated + estimated_s, self._actual + actual_s
         insort(self._walls, actual_s)
         if estimated_s > 0:
             insort(self._ratios, actual_s / estimated_s)
-        self._fresh.append((_numbers(params or {}), actual_s))
+        self._fresh.append((numbers, actual_s))
 
     @property
     def median_s(self) -> float:
@@ -92,6 +95,8 @@ class Took:
             >>> 13 < seconds < 17, words
             (True, '4 runs here; outside of what they had: steps = 1600 (100 to 800)')
         """
+        if not self.runs:
+            return contract_s, "the contract's estimate: no run here has completed"
         asked = _numbers(params)
         columns, walls = self._table()
         had = {name: columns[name] for name in asked if name in columns}
@@ -108,7 +113,7 @@ class Took:
         known = varied if fits else []
         if fits:
             table = np.column_stack([had[name] for name in varied])
-            seconds = _fitted(table, walls, np.array([asked[name] for name in varied]))
+            seconds = _fitted(table, walls, np.array([asked[name] for name in varied]), self.median_s)
         else:
             seconds = self.median_s
         scaled = [name for name in lengths if name in always]
@@ -155,17 +160,27 @@ class Took:
         }
 
 
-def _fitted(table: Array, walls: Array, point: Array) -> float:
-    """Wall time at a point, in seconds, by least squares of the runs of a table, `(runs, parameters)`."""
+def _fitted(table: Array, walls: Array, point: Array, otherwise: float) -> float:
+    """Wall time at a point, in seconds, by least squares of the runs of a table, `(runs, parameters)`.
+
+    Args:
+        table: Parameters of runs.
+        walls: `(runs,)` wall times in seconds.
+        point: `(parameters,)`.
+        otherwise: What it is where the numbers do not allow a fit.
+    """
     positive = (table > 0).all(axis=0) & (point > 0)
     table = np.where(positive, np.log(np.where(positive, table, 1.0)), table)
     point = np.where(positive, np.log(np.where(positive, point, 1.0)), point)
-    middle, spread = table.mean(axis=0), table.std(axis=0)
-    x = (table - middle) / spread
+    with np.errstate(over="ignore", invalid="ignore"):
+        middle, spread = table.mean(axis=0), table.std(axis=0)
+    told = spread > 1e-9 * np.maximum(1.0, np.abs(middle))  # not by rounding alone
+    middle, spread, point = middle[told], spread[told], point[told]
+    x = (table[:, told] - middle) / spread
     y = np.log(np.maximum(walls, 1e-6))
     slopes = np.linalg.solve(x.T @ x + RIDGE * np.eye(len(point)), x.T @ (y - y.mean()))
     guess = float(y.mean() + (point - middle) / spread @ slopes)
-    return math.exp(min(guess, 50.0))
+    return math.exp(min(guess, 50.0)) if math.isfinite(guess) else otherwise
 
 
 def lengths_of(names: Iterable[str]) -> tuple[str, ...]:
@@ -182,5 +197,5 @@ def _numbers(params: Mapping[str, Any]) -> dict[str, float]:
     return {
         name: float(value)
         for name, value in params.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
     }

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel
 
 from hpcagent.apps.launch import LAUNCHERS
 from hpcagent.errors import BadInput
+from hpcagent.sites import profiles
 from hpcagent.sites.profile import (
     BUILT_IN_LAUNCHERS,
     Block,
@@ -74,8 +75,10 @@ def test_a_profile_is_looked_for_from_the_working_directory_outwards(
 
 def test_a_profile_that_has_not_changed_is_not_built_again(tmp_path: Path) -> None:
     path = write(tmp_path / "other.toml", LOCAL.format("one"))
-    first = find_profile(path)
-    assert find_profile(path) is first
+    first, built = find_profile(path), profiles._made.cache_info().misses
+    assert find_profile(path) == first and profiles._made.cache_info().misses == built
+    first.executors.clear()
+    assert find_profile(path).executors  # each caller has its own
     write(path, LOCAL.format("two"))
     assert find_profile(path).description == "two"
 

@@ -28,7 +28,7 @@ from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 
 from hpcagent.mcp.asgi import bound
-from hpcagent.web.bridge import MOST
+from hpcagent.web.bridge import STREAMS
 from hpcagent.web.guard import LARGEST_REQUEST
 from hpcagent.web.magic import register
 from hpcagent.web.server import STATIC
@@ -50,10 +50,12 @@ class Carried(Page):
     def asked(self, path: str, method: str = "GET", body: str = "", number: str = "1") -> tuple[int, str]:
         """Ask one request and hear its whole answer."""
         self._handle_custom_msg({"ask": number, "method": method, "path": path, "body": body}, [])
-        status, text = 0, ""
+        status, text, heard = 0, "", 0
         while True:
             message = self.said.get(timeout=PATIENCE_S)
             assert message["to"] == number, message
+            assert message["n"] == heard
+            heard += 1
             status, text = message.get("status", status), text + message.get("text", "")
             if message.get("end"):
                 return status, text
@@ -92,7 +94,7 @@ def test_requests_are_answered_as_by_the_server_and_files_are_given(carried: Car
 )
 def test_what_is_no_request_of_the_page_is_refused(carried: Carried, message: dict[str, Any], status: int) -> None:
     assert carried.asked(**{"method": "GET", "body": "", **message})[0] == status
-    for nothing in ({}, {"ask": 3}, {"stop": []}, {"ask": "x" * 1000}):
+    for nothing in ([1], {}, {"ask": 3}, {"stop": []}, {"ask": "x" * 1000}):
         carried._handle_custom_msg(nothing, [])
     assert carried.asked("api/snapshot")[0] == 200  # still there
 
@@ -107,17 +109,16 @@ def test_a_stream_tells_what_happens_until_it_is_stopped_and_there_are_so_many_a
     while run not in text and time.monotonic() < end:
         text += carried.said.get(timeout=PATIENCE_S).get("text", "")
     assert run in text
-    for number in range(MOST):  # the stream is one of them
-        carried._handle_custom_msg(
-            {"ask": f"s{number}", "method": "GET", "path": f"api/stream?after={version}"}, []
-        )
-    refused = []
-    while not refused and time.monotonic() < end:
-        message = carried.said.get(timeout=PATIENCE_S)
-        refused += [message] if message.get("status") == 503 else []
-    assert refused[0]["to"] == f"s{MOST - 1}"
-    for number in ("s", *(f"s{number}" for number in range(MOST))):
-        carried._handle_custom_msg({"stop": number}, [])
+    path = f"api/stream?after={version}"
+    for number in range(STREAMS):  # as pages that were loaded anew leave them
+        carried._handle_custom_msg({"ask": f"s{number}", "method": "GET", "path": path}, [])
+    ended: dict[str, Any] = {}
+    while not ended.get("end") and time.monotonic() < end:
+        ended = carried.said.get(timeout=PATIENCE_S)
+    assert ended["to"] == "s", "the oldest, and it is told: a page that is there asks again"
+    assert len(carried._bridge._tasks) <= STREAMS + 1
+    for number in range(STREAMS):
+        carried._handle_custom_msg({"stop": f"s{number}"}, [])
     while carried._bridge._tasks and time.monotonic() < end:
         time.sleep(0.05)
     assert not carried._bridge._tasks
@@ -131,7 +132,10 @@ def test_its_end_leaves_no_thread_and_no_workspace_is_one_clear_error(
     page._handle_custom_msg({"ask": "s", "method": "GET", "path": "api/stream?after=0"}, [])
     page.end()
     assert not [one for one in set(threading.enumerate()) - before if one.name in ("page", "feed")]
-    page._handle_custom_msg({"ask": "t", "method": "GET", "path": "api/snapshot"}, [])  # is left out
+    while not page.said.empty():
+        page.said.get()
+    status, text = page.asked("api/snapshot")
+    assert status == 503 and "run its cell again" in text
     page.close()
     with pytest.raises(BadInput, match="is no workspace"):
         Page(tmp_path / "nowhere")
@@ -155,10 +159,22 @@ def test_the_magic_shows_the_page_of_a_folder_or_of_what_is_open(
     shell = Shell(group=workspace)
     register(shell)
     magic = shell.magics["line", "page"]
-    for words in (f"--workspace {workspace.folder.root}", "--workspace group --height 900"):
-        page = magic(words)
-        assert page.height == (900 if "900" in words else 700)
-        page.close()
+    first = magic(f"--workspace {workspace.folder.root}")
+    second = magic("--workspace group --height 900")
+    assert (first.height, second.height) == (700, 900)
+    assert first.comm is None and not first._bridge._thread.is_alive(), "the same page: it takes its place"
+    second.close()
+    shell.user_ns["bobs"] = ha.Workspace(workspace.folder.root, as_="bob")
+    page = magic("--workspace bobs")
+    said: list[Any] = []
+    page.send = lambda content, buffers=None: said.append(content)
+    page._handle_custom_msg({"ask": "1", "method": "GET", "path": "api/snapshot"}, [])
+    end = time.monotonic() + PATIENCE_S
+    while not said and time.monotonic() < end:
+        time.sleep(0.01)
+    assert json.loads(said[0]["text"])["me"]["name"] == "bob", "not more rights than what is open has"
+    page.close()
+    shell.user_ns["bobs"].close()
     for line, words in {"--wide": "unrecognized", "--height x": "invalid int", "'": "No closing"}.items():
         with pytest.raises(BadInput, match=words):
             magic(line)

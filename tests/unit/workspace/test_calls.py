@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import textwrap
@@ -412,6 +413,16 @@ def test_an_estimate_is_of_the_last_runs_also_when_it_was_asked_for_between_them
     seconds, words = took.expected({"n": 1600, "old": 3})
     assert seconds == pytest.approx(1.6, rel=0.01)
     assert words == "1000 runs here; outside of what they had: n = 1600 (1000 to 1499)"
+
+
+@pytest.mark.parametrize("values", [(0.05, math.nextafter(0.05, 1)), (1e308, -1e308), (10**400, 2)])
+def test_parameters_that_tell_nothing_leave_an_estimate_a_number(values):
+    took = Took()
+    assert took.expected({"x": 1.0}, contract_s=7.0)[0] == 7.0
+    for number in range(6):
+        took.add(0.0, 2.0 + number % 2, {"x": values[number % 2]})
+    for value in (*values, 3.0):
+        assert 1.5 < took.expected({"x": value})[0] < 5
 
 
 def test_every_label_of_the_same_work_is_found_again(core):
