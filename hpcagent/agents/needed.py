@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from hpcagent.agents.models import NEEDS
@@ -16,6 +17,7 @@ def supervisors() -> Any:
     Raises:
         BadInput: A package that it needs is missing.
     """
+    os.environ.setdefault("PYDANTIC_AI_NO_BANNER", "1")  # it advertises a service that sends what is asked
     try:
         from hpcagent.agents import supervisor
     except ModuleNotFoundError as error:

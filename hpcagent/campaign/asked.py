@@ -58,7 +58,11 @@ def request_of(
         app=campaign.app.name,
         version=campaign.app.contract.version,
         work=hashlib.sha256(text.encode()).hexdigest(),
-        params={p.name: p.kind for p in campaign.search.parameters},
+        params={
+            "objective": str(campaign.objective),
+            **{name: value for name, value in campaign.fixed.items() if value is not None},
+            **{p.name: p.range for p in campaign.search.parameters},
+        },
         site=site,
         runs=runs,
         nodes=campaign.largest.nodes,
