@@ -41,8 +41,8 @@ class Request(Record):
         app: The app's name.
         version: Its semantic version.
         work: What decides the result: a run's execution id, a campaign's digest.
-        params: Parameters of a run; of a campaign, for people to read: its objective with the limits, what is fixed,
-            and the ranges of what it varies.
+        params: Parameters of a run; of a campaign, for people to read: its objective with the limits, what is
+            fixed, and the ranges of what it varies.
         site: The site's profile.
         runs: Runs at most; None without a bound.
         nodes: Nodes of one run.
