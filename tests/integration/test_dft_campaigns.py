@@ -134,7 +134,9 @@ def test_nickel_binds_oxygen_most_strongly_of_the_metals_that_dft_has_seen(tmp_p
     assert [m for m in ranked if m != "Pd"] == ["Ni", "Cu", "Ag"]
     assert ranked.index("Pd") < ranked.index("Ag")
     (agreement,) = result.agreements
-    assert agreement.points == 4 and agreement.left == 0 and agreement.low < 0 < agreement.tau < agreement.high
+    # EMT has three of the six pairs as DFT has them.
+    assert agreement.points == 4 and agreement.left == 0
+    assert agreement.tau == pytest.approx(0.0, abs=1e-9) and agreement.low < 0 < agreement.high
     # The answer is of the dear level only, although EMT has energies of its own for all.
     assert result.best.params == {"metal": "Ni", "engine": "gpaw"}
     assert {p.params["engine"] for p in result.points} == {"gpaw"}

@@ -102,12 +102,17 @@ def room(path: Path) -> str:
     return relative.parts[0] if len(relative.parts) > 1 else relative.stem
 
 
+def words_of(test: ast.expr) -> set[str]:
+    """Names and attributes of an expression."""
+    return {str(getattr(inner, "id", getattr(inner, "attr", ""))) for inner in ast.walk(test)}
+
+
 def typing_only_in(tree: ast.AST) -> set[int]:
     """The ids of the nodes that are there for type checking only."""
     return {
         id(inner)
         for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in words_of(node.test)
         for statement in node.body
         for inner in ast.walk(statement)
     }

@@ -9,20 +9,27 @@ import sys
 from pathlib import Path
 
 import pytest
+from pydantic_ai import models
 
 import hpcagent
+from tests.shell import forked
 from tests.unit.agents.openai_like import OpenAiLike
 from tests.unit.agents.test_models import says
 
 
 @pytest.fixture
-def ask(workspace, tmp_path):
-    """Call `hpcagent ask` in a process of its own."""
+def ask(workspace, tmp_path, monkeypatch):
+    """Call `hpcagent ask` in a process of its own: a fork of this one, or where a test says so as users do."""
 
-    def run(*words, stdin="", **environment):
+    monkeypatch.setattr(models, "ALLOW_MODEL_REQUESTS", True)  # to the servers of these tests, in forks
+
+    def run(*words, stdin="", begun=False, **environment):
         bare = {name: value for name, value in os.environ.items() if not name.startswith("HPCAGENT_MODEL")}
         env = bare | {"PYTHONPATH": str(Path(hpcagent.__file__).parents[1]), **environment}
-        command = [sys.executable, "-m", "hpcagent.cli", "ask", "--workspace", str(workspace.folder.root), *words]
+        words = ("ask", "--workspace", str(workspace.folder.root), *words)
+        if not begun:
+            return forked(*words, cwd=tmp_path, env=env, input=stdin)
+        command = [sys.executable, "-m", "hpcagent.cli", *words]
         return subprocess.run(
             command, input=stdin, capture_output=True, text=True, env=env, cwd=tmp_path, timeout=180
         )
@@ -31,7 +38,7 @@ def ask(workspace, tmp_path):
 
 
 def test_without_a_model_there_is_a_list_and_one_clear_error(ask):
-    done = ask("hello")
+    done = ask("hello", begun=True)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("error: no language model is configured, and nothing was sent")
     done = ask("--list")
