@@ -155,8 +155,17 @@ class Parameter(Displayed, Record):
             return "any text"
         return f"[{self.low:g}, {self.high:g}]{self._suffix}"
 
+    def shown(self, value: Scalar) -> str:
+        """A value with its unit.
+
+        Example:
+            >>> Float(0.3, 6, unit="angstrom").shown(2.0)
+            '2.0 angstrom'
+        """
+        return f"{value}{self._suffix}"
+
     def _card(self) -> Card:
-        default = "" if self.default is None else f"{self.default}{self._suffix}"
+        default = "" if self.default is None else self.shown(self.default)
         spread = "logarithmic" if self.log else ""
         facts = [("allowed", self.range), ("default", default), ("scale", spread), ("when", self.when or "")]
         brief = "; ".join([self.range, *(f"{name} {text}" for name, text in facts[1:] if text)])

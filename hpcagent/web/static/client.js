@@ -34,7 +34,7 @@ async function answer(asked) {
   try {
     response = await asked;
   } catch {
-    throw new Refused(0, { error: "the server does not answer; is `hpcagent web` still running?" });
+    throw new Refused(0, { error: kernel ? "the kernel does not answer; does a cell run, or was it started anew?" : "the server does not answer; is `hpcagent web` still running?" });
   }
   const said = await response.json().catch(() => ({}));
   if (!response.ok) throw new Refused(response.status, said);

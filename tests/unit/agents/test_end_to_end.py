@@ -202,6 +202,8 @@ def test_which_timestep_and_skin_are_fastest_is_a_campaign_with_an_approved_cap(
     )
     assert [one.refused for one in reply.calls] == [""] * 3, reply
     assert len(questions) == 1 and "0.5" in questions[0] and "campaigner asks" in questions[0]
+    for words in ("energy_fluctuation_1ps <= 0.003", "0.008] ps", "angstrom"):
+        assert words in questions[0], questions[0]
     (campaign,) = reply.runs
     assert [one.run for one in reply.numbers] == [campaign] * len(reply.numbers) and len(reply.numbers) >= 3, (
         json.dumps(reply.plain()["numbers"])
