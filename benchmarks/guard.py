@@ -207,7 +207,7 @@ def read_results(place: Path) -> Sequence[Any]:
 
 def read_app(place: Path) -> Any:
     """The app of a campaign's folder."""
-    from hpcagent.campaign.record import load_run
+    from hpcagent.campaign.loading import load_run
 
     return load_run(place, to_read=True).app
 

@@ -25,7 +25,8 @@ from functools import lru_cache
 from pathlib import Path
 
 import hpcagent as ha
-from hpcagent.campaign.record import PolicyChoice, load_campaign
+from hpcagent.campaign.choices import PolicyChoice
+from hpcagent.campaign.loading import load_campaign
 
 TABLE = Path(__file__).with_suffix(".csv")
 TIMESTEPS_FS = (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 20, 25, 30)

@@ -99,7 +99,7 @@ def memory(which: str) -> float:
 def resume(folder: Path) -> None:
     """What a resumed coordinator does before it goes on; prints seconds and MB."""
     from hpcagent.campaign.coordinator import Coordinator
-    from hpcagent.campaign.record import load_run
+    from hpcagent.campaign.loading import load_run
 
     before = memory("VmRSS")
     began = time.perf_counter()

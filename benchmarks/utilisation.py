@@ -33,7 +33,7 @@ from pathlib import Path
 import numpy as np
 
 import hpcagent as ha
-from hpcagent.apps.base import app
+from hpcagent.apps.decorator import app
 from hpcagent.campaign.rolling import due, in_flight
 from hpcagent.model.space import Int
 from hpcagent.policies.sweeps import Grid

@@ -25,7 +25,7 @@ find_moved_modules()
 # Public name -> the module that defines it.
 _WHERE = {
     "App": "hpcagent.apps.base",
-    "app": "hpcagent.apps.base",
+    "app": "hpcagent.apps.decorator",
     "AppFailed": "hpcagent.errors",
     "at_least": "hpcagent.model.objective",
     "at_most": "hpcagent.model.objective",
@@ -42,7 +42,7 @@ _WHERE = {
     "gather": "hpcagent.campaign.awaited",
     "Int": "hpcagent.model.space",
     "lammps": "hpcagent.science.lammps.contract",
-    "load_campaign": "hpcagent.campaign.record",
+    "load_campaign": "hpcagent.campaign.loading",
     "maximize": "hpcagent.model.objective",
     "Metric": "hpcagent.model.contract",
     "minimize": "hpcagent.model.objective",
@@ -126,7 +126,7 @@ _BEFORE = {
     "replay": ("hpcagent.replays.whatif", "open_run(folder).replay"),
     "report": ("hpcagent.reports.report", "open_run(folder).report"),
     "Rule": ("hpcagent.campaign.alerts", "types.Rule"),
-    "run_mpi": ("hpcagent.apps.launch", "apps.run_mpi"),
+    "run_mpi": ("hpcagent.apps.ending", "apps.run_mpi"),
     "Site": ("hpcagent.sites.site", "types.Site"),
     "stop_run": ("hpcagent.runs.stopped", "open_run(folder).stop"),
     "SweepResult": ("hpcagent.campaign.sweep", "types.SweepResult"),
@@ -149,16 +149,16 @@ if TYPE_CHECKING:
     from hpcagent import until as until
     from hpcagent.agents.supervisor import Supervisor as Supervisor
     from hpcagent.apps.base import App as App
-    from hpcagent.apps.base import app as app
     from hpcagent.apps.chain import chain as chain
+    from hpcagent.apps.decorator import app as app
     from hpcagent.apps.executable.contract import executable as executable
     from hpcagent.apps.run import Outcome as Outcome
     from hpcagent.apps.run import Run as Run
     from hpcagent.campaign.awaited import gather as gather
     from hpcagent.campaign.awaited import run_async as run_async
     from hpcagent.campaign.coordinator import Coordinator as Coordinator
+    from hpcagent.campaign.loading import load_campaign as load_campaign
     from hpcagent.campaign.record import Campaign as Campaign
-    from hpcagent.campaign.record import load_campaign as load_campaign
     from hpcagent.campaign.sweep import Sweep as Sweep
     from hpcagent.campaign.view import watch as watch
     from hpcagent.catalog import find_app as find_app

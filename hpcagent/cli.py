@@ -133,7 +133,7 @@ def run(
     plots: Annotated[bool, typer.Option(help="Write the report with plots at the end.")] = True,
 ) -> None:
     """Run a campaign to its end, or go on with it if its folder is there."""
-    from hpcagent.campaign.record import load_campaign
+    from hpcagent.campaign.loading import load_campaign
     from hpcagent.campaign.where import chosen_site
 
     loaded = load_campaign(campaign, changes=_with_earlier(parse_changes(changes or []), earlier))
@@ -174,7 +174,7 @@ def resume(
     plots: Annotated[bool, typer.Option(help="Write the report with plots at the end.")] = True,
 ) -> None:
     """Go on with a campaign where it stopped; finished runs are not repeated."""
-    from hpcagent.campaign.record import load_run
+    from hpcagent.campaign.loading import load_run
     from hpcagent.campaign.where import chosen_site
 
     loaded = load_run(run_dir, changes=parse_changes(changes or []))
@@ -249,7 +249,7 @@ def _with_earlier(changes: dict[str, Any], earlier: list[Path] | None) -> dict[s
 
 
 def _campaign_or_folder(text: str, run_dir: Path | None, changes: dict[str, Any]) -> tuple[Any, Path | None]:
-    from hpcagent.campaign.record import load_campaign, load_run
+    from hpcagent.campaign.loading import load_campaign, load_run
     from hpcagent.store.rundir import RunDir
 
     if RunDir(text).exists:
@@ -304,7 +304,7 @@ def _status_text(run_dir: Path, with_answer: bool | None, as_json: bool) -> str:
 
 def _follow(run_dir: Path, as_json: bool) -> None:
     from hpcagent.campaign.answer import read_run
-    from hpcagent.campaign.record import load_run
+    from hpcagent.campaign.loading import load_run
     from hpcagent.campaign.view import JsonLines, Lines, View
     from hpcagent.runs.follow import follow
 

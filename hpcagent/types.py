@@ -64,11 +64,11 @@ if TYPE_CHECKING:
     from hpcagent.apps.document import ContractDocument as ContractDocument
     from hpcagent.apps.invocation import Invocation as Invocation
     from hpcagent.campaign.alerts import Rule as Rule
+    from hpcagent.campaign.choices import Confirm as Confirm
+    from hpcagent.campaign.choices import Fidelity as Fidelity
+    from hpcagent.campaign.choices import Reference as Reference
     from hpcagent.campaign.events import Batch as Batch
     from hpcagent.campaign.events import Event as Event
-    from hpcagent.campaign.record import Confirm as Confirm
-    from hpcagent.campaign.record import Fidelity as Fidelity
-    from hpcagent.campaign.record import Reference as Reference
     from hpcagent.campaign.result import CampaignResult as CampaignResult
     from hpcagent.campaign.sweep import SweepResult as SweepResult
     from hpcagent.model.contract import Contract as Contract

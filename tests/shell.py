@@ -22,7 +22,7 @@ LONGEST_S = 120.0
 
 # What the commands import when they are asked for.
 WARM = (
-    *("numpy", "hpcagent.cli", "hpcagent.catalog", "hpcagent.campaign.record", "hpcagent.campaign.dry_run"),
+    *("numpy", "hpcagent.cli", "hpcagent.catalog", "hpcagent.campaign.loading", "hpcagent.campaign.dry_run"),
     *("hpcagent.science.lammps.contract", "hpcagent.sites.profiles", "hpcagent.model.remote"),
 )
 

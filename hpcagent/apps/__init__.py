@@ -100,7 +100,7 @@ BUILT_IN = {
 
 def __getattr__(name: str) -> Any:
     # `ha.apps.rdf` is the app. A worker that only runs orders never comes here.
-    module = "hpcagent.apps.launch" if name == "run_mpi" else BUILT_IN.get(name)
+    module = "hpcagent.apps.ending" if name == "run_mpi" else BUILT_IN.get(name)
     if module is None:
         from hpcagent.errors import nearest
 

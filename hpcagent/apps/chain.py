@@ -18,7 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hpcagent.apps.base import App, app_of
+from hpcagent.apps.base import App
+from hpcagent.apps.decorator import app_of
 from hpcagent.apps.made_with import mixed_versions
 from hpcagent.apps.parts import CALLER, Part, Value, failed, failure_in
 from hpcagent.apps.run import Outcome, Run

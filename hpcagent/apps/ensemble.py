@@ -19,8 +19,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from hpcagent.apps.ending import Limit
 from hpcagent.apps.hooks import LAMMPS, lammps
-from hpcagent.apps.launch import Launch, Limit, planned
+from hpcagent.apps.launch import Launch, planned
 from hpcagent.apps.lines import Lines, new_lines
 from hpcagent.apps.ranks.group import Event, Group, refuse_without_mpi4py, words_of
 from hpcagent.apps.run import Run

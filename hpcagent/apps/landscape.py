@@ -15,7 +15,7 @@ import math
 import random
 import time
 
-from hpcagent.apps.base import app
+from hpcagent.apps.decorator import app
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric

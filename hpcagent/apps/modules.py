@@ -89,7 +89,7 @@ def own_modules(roots: Iterable[str], *, as_before: bool = False) -> dict[str, s
 
     Args:
         roots: Names of modules.
-        as_before: As records of form 0 have it (see `hpcagent.apps.carried.FORM`): without modules in archives,
+        as_before: As records of form 0 have it (see `hpcagent.apps.described.FORM`): without modules in archives,
             those loaded from a path, names relative to a package, and what is not for type checkers only.
 
     Raises:

@@ -25,7 +25,8 @@ from typing import Any
 from hpcagent.apps.as_found import AsFound, cannot_be_given_back, flush_streams, leave_behind
 from hpcagent.apps.calling import as_failure, crash_of
 from hpcagent.apps.carried import Carried, carry
-from hpcagent.apps.launch import Finished, Launch, Limit, finish, planned
+from hpcagent.apps.ending import Finished, Limit, finish
+from hpcagent.apps.launch import Launch, planned
 from hpcagent.apps.printed import read_tail, reading
 from hpcagent.apps.ranks.group import refuse_without_mpi4py
 from hpcagent.apps.ranks.inside import Inside, inside

@@ -111,7 +111,7 @@ def _limit(run: Run) -> float | None:
     """The walltime that all tries share, in seconds; None where none is set."""
     own = run.resources.get("walltime_s")
     if own is None and "script" in run.settings and not os.environ.get("HPCAGENT_BLOCK_ENDS"):
-        from hpcagent.apps.launch import DEFAULT_WALLTIME_S
+        from hpcagent.apps.ending import DEFAULT_WALLTIME_S
 
         own = DEFAULT_WALLTIME_S
     return None if own is None else float(own)

@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from hpcagent.apps.carried import names_in, submodules
 from hpcagent.apps.rebuilt import FUTURE, codes_at, first_line
+from hpcagent.apps.uses import names_in, submodules
 from hpcagent.errors import BadInput
 
 __all__ = ["described"]

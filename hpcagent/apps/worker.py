@@ -24,9 +24,10 @@ from typing import Any
 
 from hpcagent.apps.calling import called, function_of, is_confined, of_numbers, os_name, refuse_others
 from hpcagent.apps.chosen import placed
+from hpcagent.apps.finished import checked_result, final_result, read_result, with_reuse_said, without_other_speeds
 from hpcagent.apps.guard import as_recorded, checked
 from hpcagent.apps.hooks import LAMMPS
-from hpcagent.apps.made_with import changed_files, newer_versions
+from hpcagent.apps.made_with import changed_files
 from hpcagent.apps.modes import LAMMPS_MODES, MODE
 from hpcagent.apps.modules import loaded
 from hpcagent.apps.printed import reading
@@ -35,21 +36,11 @@ from hpcagent.apps.run import LazyRun, Outcome, Run, note, noted, noting, repair
 from hpcagent.apps.run_records import record_file
 from hpcagent.errors import AppFailed
 from hpcagent.lifeline import end_detached, node_name
-from hpcagent.model.failures import KINDS, known_kind, meaning
+from hpcagent.model.failures import KINDS, known_kind
 from hpcagent.owners import own_link
 from hpcagent.redacted import redacted_data
-from hpcagent.regular import read_regular
 
-__all__ = [
-    "broken_off",
-    "checked_result",
-    "execute",
-    "execute_as_result",
-    "execute_each",
-    "final_result",
-    "read_result",
-    "with_reuse_said",
-]
+__all__ = ["broken_off", "execute", "execute_as_result", "execute_each"]
 
 # How long a process that was killed may still hold the run's directory.
 _ENDING_S = 1.0
@@ -84,7 +75,7 @@ def execute(order: Mapping[str, Any], *upstream: Any) -> dict[str, Any]:
         with _sole_owner(workdir), noting(), reading(order["site"]):
             done, wrong = final_result(workdir)
             if done is not None and not changed_files(done.get("files") or {}):
-                done = _without_other_speeds(with_reuse_said(done), order, workdir)
+                done = without_other_speeds(with_reuse_said(done), order, workdir)
                 return {**done, "found": True} if order.get("shared") else done
             if not new:
                 _set_aside(workdir)
@@ -259,114 +250,6 @@ def _locked(descriptor: int) -> None:
             if time.monotonic() > until:
                 raise
             time.sleep(0.01)
-
-
-def read_result(workdir: Path) -> dict[str, Any] | None:
-    """The final result in a run's directory, or None if it must (still) be run."""
-    return final_result(workdir)[0]
-
-
-def final_result(workdir: Path) -> tuple[dict[str, Any] | None, str]:
-    """The final result in a run's directory, or None if it must (still) be run; and what is wrong with the file.
-
-    Raises:
-        OSError: The file is there and cannot be read.
-    """
-    path = workdir / "result.json"
-    try:
-        fields = json.loads(read_regular(path))
-    except (FileNotFoundError, NotADirectoryError):
-        return None, ""
-    except (ValueError, RecursionError) as error:
-        return None, f"{path} is damaged: {error}."
-    return checked_result(fields, str(path))
-
-
-def checked_result(fields: Any, where: str) -> tuple[dict[str, Any] | None, str]:
-    """The fields of a result, or None if the run must (still) be run; and what is wrong with them.
-
-    Args:
-        fields: Plain data that should be those of a result.
-        where: What they are, for the sentence that says what is wrong.
-    """
-    wrong = _misfit(fields)
-    if wrong:
-        return None, f"{where} is damaged: {wrong}."
-    failure = fields.get("failure")
-    if failure is not None and not meaning(failure["kind"], failure["name"], failure.get("repair")).final:
-        return None, ""
-    return fields, ""
-
-
-def _misfit(fields: Any) -> str:
-    """What is not as in a result; empty: nothing. Whoever records it looks at the rest."""
-    if not isinstance(fields, dict) or not isinstance(fields.get("status"), str):
-        return "it has no status"
-    failure = fields.get("failure")
-    early = fields["status"] == "STOPPED" and isinstance(fields.get("stopped"), dict)
-    if (fields["status"] == "COMPLETED" or early) != (failure is None):
-        return f"its status is {fields['status']}, its failure {failure!r:.80}"
-    if failure is not None and not (
-        isinstance(failure, dict)
-        and all(isinstance(failure.get(key), str) for key in ("kind", "name", "message"))
-        and isinstance(failure.get("repair"), (str, type(None)))
-    ):
-        return f"its failure is {failure!r:.80}"
-    metrics = fields.get("metrics", {})
-    if not isinstance(metrics, dict):
-        return f"its metrics are {metrics!r:.80}"
-    for name, value in metrics.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not _finite(value):
-            return f"metrics.{name} is {value!r:.40} and no finite number"
-    return ""
-
-
-def _finite(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number beyond any float
-        return False
-
-
-def with_reuse_said(fields: dict[str, Any]) -> dict[str, Any]:
-    """A finished result that is used again, with a note where what computed it has another version here."""
-    newer = newer_versions(fields.get("versions") or {})
-    if not newer:
-        return fields
-    said = f"found finished, not run again: computed with {', '.join(newer)}"
-    return {**fields, "notes": [*fields.get("notes", ()), said]}
-
-
-def _without_other_speeds(fields: dict[str, Any], order: Mapping[str, Any], workdir: Path) -> dict[str, Any]:
-    """A finished result of a call with other resources or another mode: what it computed, not how fast.
-
-    Resources are no part of an execution id, because what is computed does not depend on them: a script that goes
-    on in a larger allocation repeats nothing. A speed does depend on them.
-    """
-    try:
-        then = json.loads(read_regular(workdir / "manifest.json"))["resources"]
-        asked = order["manifest"]["resources"]
-        limits = ("walltime_s", "memory_gb")
-        other = {name: then[name] for name in asked if name not in limits and then[name] != asked[name]}
-    except (OSError, ValueError, KeyError, TypeError):
-        return fields  # of a folder that has lost it nobody knows
-    if fields.get(MODE) and order.get("asked_mode", fields[MODE]) != fields[MODE]:
-        other[MODE], asked = fields[MODE], {**asked, MODE: order["asked_mode"]}
-    if not other:
-        return fields
-    timed = fields["metrics"].keys() & set(order.get("speeds") or ())
-    was = ", ".join(f"{name} = {value} (asked for: {asked[name]})" for name, value in other.items())
-    said = f"found finished, not run again: computed with {was}"
-    if timed:
-        said += (
-            f"; so it has no {', '.join(sorted(timed))}: to measure so, call with another `replicate`, or in a "
-            "run_dir of its own"
-        )
-    metrics, uncertainty = (
-        {n: v for n, v in fields.get(key, {}).items() if n not in timed} for key in ("metrics", "uncertainty")
-    )
-    notes = [*fields.get("notes", ()), said]
-    return {**fields, "metrics": metrics, "uncertainty": uncertainty, "notes": notes}
 
 
 def _make(workdir: Path) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcagent.campaign.agreeing import agreeing, as_measured
+from hpcagent.campaign.best import Best, Speedup
 from hpcagent.campaign.compare import (
     Comparison,
     Estimation,
@@ -19,7 +20,7 @@ from hpcagent.campaign.numbers import number, point_text, with_error
 from hpcagent.campaign.on_sites import on_several
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.recorded import Snapshot, snapshot
-from hpcagent.campaign.result import Best, CampaignResult, Speedup, varied_of
+from hpcagent.campaign.result import CampaignResult, varied_of
 from hpcagent.campaign.state import State
 from hpcagent.campaign.sweep import sweep_answer
 from hpcagent.model.objective import pareto_front

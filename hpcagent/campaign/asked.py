@@ -43,7 +43,7 @@ def request_of(
         why: What it is for.
 
     Example:
-        >>> from hpcagent.campaign.record import load_campaign
+        >>> from hpcagent.campaign.loading import load_campaign
         >>> asked = request_of(load_campaign("synthetic"), site="laptop")
         >>> asked.kind, asked.app, asked.node_hours is None
         ('campaign', 'synthetic', True)

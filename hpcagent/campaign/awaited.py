@@ -11,7 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hpcagent.campaign.record import Campaign, load_campaign
+from hpcagent.campaign.loading import load_campaign
+from hpcagent.campaign.record import Campaign
 from hpcagent.errors import Interrupted
 from hpcagent.public import public
 

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from hpcagent.apps.sandbox.setting import SANDBOX
-from hpcagent.campaign.record import Campaign, PolicyChoice
+from hpcagent.campaign.choices import PolicyChoice
+from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.sweep_space import SWEEP
 from hpcagent.errors import BadInput
 from hpcagent.model.base import canonical_json

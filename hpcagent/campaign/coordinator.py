@@ -11,9 +11,10 @@ from hpcagent.campaign.asking import Asking, OwnRun, Results
 from hpcagent.campaign.awaited import Awaited
 from hpcagent.campaign.enqueued import Enqueued, add
 from hpcagent.campaign.events import Batch, Event
+from hpcagent.campaign.loading import load_run
 from hpcagent.campaign.loop import Loop
 from hpcagent.campaign.planned import planned
-from hpcagent.campaign.record import Campaign, load_run
+from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.recording import Recording
 from hpcagent.campaign.result import CampaignResult
 from hpcagent.campaign.session import Session, open_session
@@ -289,7 +290,7 @@ class Coordinator(Displayed):
 
         Example:
             >>> import tempfile
-            >>> from hpcagent.campaign.record import load_campaign
+            >>> from hpcagent.campaign.loading import load_campaign
             >>> campaign = Campaign(load_campaign("synthetic").app, load_campaign("synthetic").objective,
             ...                     space={"x": {}}, policy={"name": "grid", "levels": 5})
             >>> with tempfile.TemporaryDirectory() as folder:
@@ -390,7 +391,7 @@ class Coordinator(Displayed):
 
         Example:
             >>> import tempfile
-            >>> from hpcagent.campaign.record import load_campaign
+            >>> from hpcagent.campaign.loading import load_campaign
             >>> campaign = load_campaign("synthetic")
             >>> with tempfile.TemporaryDirectory() as folder:
             ...     with Coordinator(campaign, site="threads", run_dir=folder) as coordinator:

@@ -16,7 +16,8 @@ from typing import Any
 from hpcagent.campaign.changes import as_begun
 from hpcagent.campaign.earlier import WarmStart
 from hpcagent.campaign.history import History
-from hpcagent.campaign.record import Campaign, load_run
+from hpcagent.campaign.loading import load_run
+from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.recorded import begun_state, replayed
 from hpcagent.campaign.state import State
 from hpcagent.errors import BadInput

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcagent.apps.launch import DEFAULT_WALLTIME_S
+from hpcagent.apps.ending import DEFAULT_WALLTIME_S
 from hpcagent.campaign.history import History
 from hpcagent.campaign.hopeless import refuse_unprinted
 from hpcagent.campaign.on_sites import refuse_mixed_speeds
@@ -99,7 +99,7 @@ def plan(
         BadInput: The campaign, its policy or the site is wrong, or the site has no place for its runs.
 
     Example:
-        >>> from hpcagent.campaign.record import load_campaign
+        >>> from hpcagent.campaign.loading import load_campaign
         >>> len(plan(load_campaign("synthetic"), site="threads").manifests)
         6
     """

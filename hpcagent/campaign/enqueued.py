@@ -93,7 +93,7 @@ def enqueue(run_dir: str | Path, points: Sequence[Mapping[str, object]]) -> Enqu
         >>> done.waiting, done.room, done.attended
         (1, 0, False)
     """
-    from hpcagent.campaign.record import load_run
+    from hpcagent.campaign.loading import load_run
     from hpcagent.campaign.recorded import replayed
 
     folder = RunDir(run_dir)

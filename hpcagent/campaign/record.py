@@ -10,11 +10,10 @@ from typing import Any, Literal
 
 import tomli_w
 from pydantic import PrivateAttr, ValidationError, field_validator, model_validator
-from pydantic_core import from_json
 
-from hpcagent import packaged
 from hpcagent.apps.base import App
 from hpcagent.campaign.alerts import Rule
+from hpcagent.campaign.choices import Confirm, Fidelity, PolicyChoice, Reference
 from hpcagent.campaign.ensemble_table import Ensemble, refuse_ensemble
 from hpcagent.campaign.guard_table import Guard
 from hpcagent.campaign.largest import largest_of, most_cores
@@ -22,19 +21,10 @@ from hpcagent.campaign.own_points import distinct, own_point
 from hpcagent.campaign.repairing import repaired_app
 from hpcagent.campaign.ruled import by_default, check_rules_of, narrowed, ruled
 from hpcagent.campaign.sweep_space import SWEEP, in_vain, needless, spanned
-from hpcagent.catalog import find_app, from_name
-from hpcagent.errors import BadInput, nearest
+from hpcagent.catalog import from_name
+from hpcagent.errors import BadInput
 from hpcagent.html import Card, Displayed
-from hpcagent.model.base import (
-    Record,
-    Scalar,
-    build,
-    canonical_json,
-    explain,
-    open_regular,
-    read_record,
-    read_toml,
-)
+from hpcagent.model.base import Record, Scalar, canonical_json, explain
 from hpcagent.model.constraints import Constraint
 from hpcagent.model.contract import Resources
 from hpcagent.model.extended import cannot
@@ -47,126 +37,10 @@ from hpcagent.model.texts import as_name, checked_name
 from hpcagent.policies.base import is_contextual, takes_option
 from hpcagent.policies.design import REPLICATES
 from hpcagent.policies.stop import DesignDone, Stop, max_runs, read_stop
-from hpcagent.store.rundir import RunDir
 
-__all__ = [
-    "Campaign",
-    "Confirm",
-    "Fidelity",
-    "PolicyChoice",
-    "Reference",
-    "list_configs",
-    "load_campaign",
-    "load_run",
-]
+__all__ = ["Campaign"]
 
 DEFAULT_RUNS = 32
-
-
-class PolicyChoice(Record):
-    """Which policy steers, and its options."""
-
-    name: str = "bayes"
-    options: dict[str, Any] = {}
-
-    @field_validator("options")
-    @classmethod
-    def _its_own(cls, options: dict[str, Any]) -> dict[str, Any]:
-        """Refuse what the campaign itself gives its policy."""
-        for name in ("seed", "space", "objective"):
-            if name in options:
-                raise BadInput(
-                    f"policy.{name} is none of a policy's options: the campaign gives its own {name} to it.",
-                    value=options[name],
-                )
-        return options
-
-    @model_validator(mode="before")
-    @classmethod
-    def _short_form(cls, data: Any) -> Any:
-        """Accept `policy = "ucb"` and `[policy] name = "ucb", buckets = 8`."""
-        if isinstance(data, str):
-            return {"name": data}
-        if isinstance(data, Mapping) and "options" not in data:
-            data = dict(data)
-            return {"name": data.pop("name", "bayes"), "options": data}
-        return data
-
-    def toml(self) -> dict[str, Any]:
-        """The short form."""
-        return {"name": self.name, **self.options}
-
-
-class Reference(Record):
-    """A fixed point that is run once in every batch.
-
-    The machine's speed changes while a campaign runs (clock states, neighbours); the reference shows by
-    how much, and measured speeds are compared relative to it.
-
-    Attributes:
-        params: The point; parameters not named take their defaults.
-        metric: The metric that is compared against it; the objective's first by default.
-    """
-
-    params: Params = {}
-    metric: str | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _short_form(cls, data: Any) -> Any:
-        if isinstance(data, Mapping) and not set(data) <= {"params", "metric"}:
-            data = dict(data)
-            return {"metric": data.pop("metric", None), "params": data}
-        return data
-
-    def toml(self) -> dict[str, Any]:
-        """The short form."""
-        return {"params": dict(self.params)} | ({"metric": self.metric} if self.metric else {})
-
-
-class Confirm(Record):
-    """A last batch that repeats the contenders, so that the answer is not the luckiest run.
-
-    Attributes:
-        top: How many contenders.
-        replicates: How often each is run again.
-        baseline: Parameters of a comparison at the same accuracy: the best point with these values instead.
-    """
-
-    top: int = 2
-    replicates: int = 2
-    baseline: Params = {}
-
-    @model_validator(mode="after")
-    def _check(self) -> Confirm:
-        if self.top < 0 or self.replicates < 0:
-            raise BadInput(f"confirm takes whole numbers >= 0; got top={self.top}, replicates={self.replicates}.")
-        return self
-
-    @property
-    def runs(self) -> int:
-        """How many runs the confirmation takes."""
-        return (self.top + bool(self.baseline)) * self.replicates
-
-
-class Fidelity(Record):
-    """A parameter whose values are cheaper and dearer ways to the same metric.
-
-    Only runs at the last level are the answer; those before it say where a run at the last is worth its price.
-
-    Attributes:
-        parameter: A choice of the app, e.g. `engine`.
-        levels: Its values, the cheapest first.
-    """
-
-    parameter: str
-    levels: tuple[Scalar, ...]
-
-    @model_validator(mode="after")
-    def _check(self) -> Fidelity:
-        if len(self.levels) < 2 or len(set(self.levels)) != len(self.levels):
-            raise BadInput(f"fidelity.levels={list(self.levels)} must be two or more different values.")
-        return self
 
 
 class Searched:
@@ -747,6 +621,15 @@ class Campaign(Displayed, Record):
         }
 
 
+def _table(name: str, parameter: Parameter) -> dict[str, Any]:
+    """A parameter as the table of a range; what the contract alone says is refused."""
+    if parameter.unit != "1" or parameter.description:
+        raise BadInput(f"space.{name}: leave out unit and description; the app's contract has them.")
+    told = parameter.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    keys = ("low", "high", "log", "choices", "default", "when")
+    return {key: told[key] for key in keys if key in told}
+
+
 def _no_nan(value: Any) -> Any:
     """NaN and infinities as text: canonical JSON has no way to write them."""
     if isinstance(value, float) and not math.isfinite(value):
@@ -765,192 +648,6 @@ def _stop_text(stop: Stop) -> str:
         return f" {'and' if kind == 'all_of' else 'or'} ".join(map(_stop_text, conditions))
     own = ", ".join(f"{name} = {value}" for name, value in stop if name != "kind" and value is not None)
     return f"{kind.replace('_', ' ')}: {own}" if own else kind.replace("_", " ")
-
-
-def load_campaign(
-    source: str | Path, *, changes: Mapping[str, Any] | None = None, app: App | None = None
-) -> Campaign:
-    """Read a campaign from a TOML file or by the name of a packaged one.
-
-    Args:
-        source: A path, or a name that `list_configs` knows.
-        changes: Dotted key -> value, e.g. `{"until.max_runs": 12}`; goes before the file.
-        app: The app itself, where the file's reference does not lead to it any more (a resumed campaign).
-
-    Raises:
-        BadInput: One sentence on the first thing that is wrong.
-
-    Example:
-        >>> load_campaign("synthetic", changes={"seed": 7}).seed
-        7
-    """
-    path = _find_config(str(source))
-    return build(Campaign, _campaign_data(path, changes, app), where=str(path))
-
-
-def _campaign_data(path: Path, changes: Mapping[str, Any] | None, app: App | None) -> dict[str, Any]:
-    """A campaign's TOML, with its app, and its files found beside it."""
-    data = read_toml(path)
-    swept: Any = None
-    for key, value in (changes or {}).items():
-        # Of the two tables that exclude each other, the one that is asked for now.
-        table = key.partition(".")[0]
-        other = {"policy": "sweep", "sweep": "policy"}.get(table)
-        if other is not None and table not in data:
-            dropped = data.pop(other, None)
-            swept = dropped if other == "sweep" else None
-        _set(data, key, value, str(path))
-    _drop_other_goals(data, changes or {})
-    if app is None:
-        if "app" not in data:
-            raise BadInput(f"{path}: the key 'app' is missing; name a LAMMPS script, a contract or an app.")
-        if not isinstance(data["app"], str):
-            raise BadInput(f"{path}, app: name the app with a string; got {data['app']!r}.")
-        app = find_app(data["app"], relative_to=path.parent)
-    if isinstance(data.get("settings"), dict):
-        data["settings"] = _beside(data["settings"], app, path.parent)
-    if isinstance(data.get("cache"), str):
-        data["cache"] = str(path.parent.absolute() / Path(data["cache"]).expanduser())
-    if isinstance(data.get("earlier"), list):
-        # What is given beside the file is relative to where it is given.
-        place = Path() if "earlier" in (changes or {}) else path.parent
-        data["earlier"] = [_from(place, folder) for folder in data["earlier"]]
-    if isinstance(swept, Mapping):  # another policy goes on in the space that the sweep spanned
-        data["space"] = spanned(app.contract.space, swept, data.get("space"))
-    data["app"] = app
-    data.setdefault("name", path.stem)
-    return data
-
-
-def _table(name: str, parameter: Parameter) -> dict[str, Any]:
-    """A parameter as the table of a range; what the contract alone says is refused."""
-    if parameter.unit != "1" or parameter.description:
-        raise BadInput(f"space.{name}: leave out unit and description; the app's contract has them.")
-    told = parameter.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    keys = ("low", "high", "log", "choices", "default", "when")
-    return {key: told[key] for key in keys if key in told}
-
-
-def load_run(
-    run_dir: str | Path,
-    *,
-    changes: Mapping[str, Any] | None = None,
-    to_read: bool = False,
-    app: App | None = None,
-) -> Campaign:
-    """Read the campaign of a run directory: its TOML, and the app exactly as it ran.
-
-    Args:
-        run_dir: The folder.
-        changes: Dotted key -> value that goes before the TOML, e.g. `{"until.max_runs": 72}`.
-        to_read: Only results are to be read, nothing is to be run: keys that this version does not know are then
-            left out and told of (`unread`), where otherwise they are refused, as they may change what is run.
-        app: What is to run from now on in place of the recorded app, e.g. with a wider range of a parameter.
-
-    Raises:
-        BadInput: The folder is not that of a campaign, its files are damaged, or it belongs to another user.
-    """
-    folder = RunDir(run_dir)
-    folder.require()
-    folder.require_own()
-    unknown: dict[str, None] = {}
-    written = _read_app(folder.app, unknown)
-    if unknown and not to_read:
-        raise BadInput(
-            f"{folder.app} has {', '.join(unknown)}, which this version does not know: a newer one wrote it, "
-            "and it may change what is run. Go on with that version; `hpcagent status`, `report` and `export` "
-            "read the folder as it is.",
-            value=", ".join(unknown),
-        )
-    try:
-        data = _campaign_data(folder.campaign, changes, written if app is None else app)
-        if isinstance(data["name"], str):
-            data["name"] = as_name(data["name"])  # of before names were checked; it decides nothing here
-        if to_read:
-            known = {*Campaign.model_fields, "sweep"}
-            unknown |= {key: None for key in data if key not in known}
-            data = {key: value for key, value in data.items() if key in known}
-        campaign = build(Campaign, data, where=str(folder.campaign))
-    except BadInput as error:
-        if changes:
-            raise
-        raise BadInput(f"{error.message} {_PUT_BACK}", **error.details) from None
-    if unknown:
-        words = f"campaign.toml or app.json has {', '.join(unknown)}, which this version does not know"
-        campaign._unread = (words,)
-    return campaign
-
-
-_PUT_BACK = (
-    "It is the campaign as it ran: correct it, or put it back from a copy or from the file that the campaign was "
-    "begun with."
-)
-
-
-def _read_app(path: Path, unknown: dict[str, None]) -> App:
-    try:
-        # Its files count by what is recorded: looked at anew, a changed one would be compared with itself.
-        with open_regular(path) as file:
-            text = file.read()
-        return read_record(App, from_json(text), unknown).recorded()
-    except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror}; it belongs beside events.jsonl.") from None
-    except ValidationError as error:
-        raise BadInput(f"{explain(App, error, str(path)).message} The file is damaged. {_PUT_BACK}") from None
-    except (ValueError, TypeError) as error:
-        raise BadInput(f"{path} is damaged: {error}. {_PUT_BACK}") from None
-
-
-def _from(place: Path, folder: Any) -> Any:
-    """A folder that is named relative to `place`."""
-    return str(place.absolute() / Path(folder).expanduser()) if isinstance(folder, str) else folder
-
-
-def _beside(settings: dict[str, Any], app: App, folder: Path) -> dict[str, Any]:
-    """The settings, with files that are named relative to the campaign's file found there."""
-    found = dict(settings)
-    for name in app.settings.get("files", {}):
-        given = settings.get(name)
-        if isinstance(given, str) and given and (folder / Path(given).expanduser()).is_file():
-            found[name] = str(folder.absolute() / Path(given).expanduser())
-    return found
-
-
-def list_configs() -> dict[str, Path]:
-    """Name -> path of the packaged campaigns."""
-    return {path.stem: path for path in sorted(packaged.folder("configs").glob("*.toml"))}
-
-
-def _find_config(source: str) -> Path:
-    path = Path(source).expanduser()
-    if path.is_file():
-        return path
-    known = list_configs()
-    if source in known:
-        return known[source]
-    if path.suffix == ".toml" or "/" in source:
-        raise BadInput(f"{source}: no such campaign file.", value=source)
-    raise BadInput(f"no campaign {source!r}, neither a file nor packaged; {nearest(source, known)}", value=source)
-
-
-def _drop_other_goals(data: dict[str, Any], changes: Mapping[str, Any]) -> None:
-    """What is to be maximised or minimised is asked anew as a whole; limits stay."""
-    asked = {key.partition(".")[2] for key in changes if key in ("objective.maximize", "objective.minimize")}
-    objective = data.get("objective")
-    if asked and isinstance(objective, dict):
-        for key in {"maximize", "minimize", "goals"} - asked:
-            objective.pop(key, None)
-
-
-def _set(data: dict[str, Any], dotted: str, value: Any, where: str) -> None:
-    *folders, last = dotted.split(".")
-    table = data
-    for key in folders:
-        inner = table.setdefault(key, {})
-        if not isinstance(inner, dict):
-            raise BadInput(f"{where}: {dotted!r} cannot be set, {key!r} is no table.", value=dotted)
-        table = inner
-    table[last] = value
 
 
 def about(campaign: Campaign) -> dict[str, str]:

@@ -14,7 +14,8 @@ from hpcagent.apps.run_records import FOLDER, OnRecord, RunRecords
 from hpcagent.campaign.changes import change_text
 from hpcagent.campaign.determinism import unequal_words
 from hpcagent.campaign.far import far_words
-from hpcagent.campaign.record import Campaign, load_run
+from hpcagent.campaign.loading import load_run
+from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.state import State
 from hpcagent.model.base import explain, read_record
 from hpcagent.model.records import Manifest, Result
@@ -219,7 +220,7 @@ def found_result(work: Path, manifest: Manifest, on_record: OnRecord | None = No
         manifest: Of the run.
         on_record: What the workers' records have of it, if they were read.
     """
-    from hpcagent.apps.worker import checked_result, final_result  # rarely needed, and it can do much more
+    from hpcagent.apps.finished import checked_result, final_result  # rarely needed, and it can do much more
 
     path = work / manifest.execution_id / "result.json"
     try:

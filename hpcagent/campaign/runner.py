@@ -19,10 +19,11 @@ from pydantic import ValidationError
 from hpcagent.apps.base import App
 from hpcagent.apps.chain import ChainRun, inner_manifest
 from hpcagent.apps.deciding import Looks, declared, keeping
+from hpcagent.apps.finished import with_reuse_said
 from hpcagent.apps.made_with import changed_files
 from hpcagent.apps.parts import Part
 from hpcagent.apps.run_records import FOLDER, Ended, OnRecord, RunRecords, close_record_file, open_records
-from hpcagent.apps.worker import execute, execute_each, with_reuse_said
+from hpcagent.apps.worker import execute, execute_each
 from hpcagent.campaign.chain_runs import ChainCall, Inner, InnerRuns, interrupted, part_events, refused
 from hpcagent.campaign.ensemble_table import Ensemble
 from hpcagent.campaign.ensembles import Ensembles

@@ -17,10 +17,10 @@ from hpcagent.campaign.determinism import unequal_words
 from hpcagent.campaign.enqueued import Queue
 from hpcagent.campaign.events import Batch
 from hpcagent.campaign.guarding import Guarding
+from hpcagent.campaign.loading import load_run
 from hpcagent.campaign.on_sites import by_reference, references
 from hpcagent.campaign.planned import Plan
 from hpcagent.campaign.planner import Planner
-from hpcagent.campaign.record import load_run
 from hpcagent.campaign.recorded import deprecated_words, where_found
 from hpcagent.campaign.recording import Recording
 from hpcagent.campaign.repairing import altering

@@ -9,9 +9,10 @@ from hpcagent.apps.base import App
 from hpcagent.apps.chosen import keep
 from hpcagent.campaign.changes import changeable
 from hpcagent.campaign.decisions import policy_of
+from hpcagent.campaign.loading import load_run
 from hpcagent.campaign.on_sites import judged_speeds
 from hpcagent.campaign.planned import Plan
-from hpcagent.campaign.record import Campaign, load_run
+from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.recorded import replayed
 from hpcagent.campaign.same_files import changed_inputs, refusal, repair_of
 from hpcagent.campaign.sweep_space import SWEEP

@@ -399,7 +399,7 @@ def watch(coordinator: Coordinator | Campaign) -> View:
     Pass it as `watch=` to `run` or `Coordinator`.
 
     Example:
-        >>> from hpcagent.campaign.record import load_campaign
+        >>> from hpcagent.campaign.loading import load_campaign
         >>> view = watch(load_campaign("synthetic"))
     """
     found: Any = getattr(coordinator, "campaign", coordinator)

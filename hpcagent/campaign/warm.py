@@ -22,7 +22,8 @@ from pathlib import Path
 
 from hpcagent.campaign.compare import DISTURBED_NOISE, Comparison, compare, observations
 from hpcagent.campaign.earlier import EarlierRun, Source, WarmStart
-from hpcagent.campaign.record import Campaign, load_run
+from hpcagent.campaign.loading import load_run
+from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.recorded import replayed
 from hpcagent.errors import BadInput
 from hpcagent.model.contract import Contract

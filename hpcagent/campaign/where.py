@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
-from hpcagent.campaign.record import Campaign, load_run
+from hpcagent.campaign.loading import load_run
+from hpcagent.campaign.record import Campaign
 from hpcagent.errors import BadInput
 from hpcagent.model.remote import Remote
 from hpcagent.shown import without_secrets

@@ -25,7 +25,7 @@ def enqueue(
     """Have a point of your own run before what the policy suggests; the campaign may be running."""
     from hpcagent.campaign.enqueued import enqueue as add_points
     from hpcagent.campaign.enqueued import point_in
-    from hpcagent.campaign.record import load_run
+    from hpcagent.campaign.loading import load_run
 
     space = load_run(run_dir).app.contract.space
     say(add_points(run_dir, [point_in(space, point)]))

@@ -31,7 +31,7 @@ def extend(
     """Have a finished run go on from its restart file; as a measurement the longer one takes its place."""
     from hpcagent.campaign.coordinator import Coordinator
     from hpcagent.campaign.extending import before_and_after
-    from hpcagent.campaign.record import load_run
+    from hpcagent.campaign.loading import load_run
     from hpcagent.campaign.recorded import snapshot
     from hpcagent.campaign.where import chosen_site
 

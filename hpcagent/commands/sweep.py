@@ -168,7 +168,7 @@ def _begun(reference: str, asked: _Asked) -> Any:
 
 def _gone_on(folder: str, asked: _Asked) -> Any:
     """The campaign of a folder, with what is named changed and everything else as it is."""
-    from hpcagent.campaign.record import load_run
+    from hpcagent.campaign.loading import load_run
     from hpcagent.campaign.sweep_runs import design_of, grown
 
     written = load_run(folder)

@@ -26,7 +26,8 @@ from typing import Any
 
 from hpcagent.campaign.coordinator import Coordinator
 from hpcagent.campaign.events import Event
-from hpcagent.campaign.record import Campaign, load_campaign, load_run
+from hpcagent.campaign.loading import load_campaign, load_run
+from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.standing import ROLE
 from hpcagent.campaign.where import SITE, chosen_site, note_site
 from hpcagent.errors import AllocationEnded, BadInput, HpcAgentError, RunDirGone, StoreFull

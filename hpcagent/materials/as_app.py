@@ -6,7 +6,7 @@ import dataclasses
 import json
 from typing import Any
 
-from hpcagent.apps.base import app
+from hpcagent.apps.decorator import app
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed, BadInput, NotPermitted, SourceFailed
 from hpcagent.model.contract import Metric

@@ -16,7 +16,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, CompleteResult, Completion, InputRequiredResult
 from pydantic import Field
 
-from hpcagent.campaign.record import list_configs
+from hpcagent.campaign.loading import list_configs
 from hpcagent.errors import HpcAgentError
 from hpcagent.mcp.callers import Caller, caller_now
 from hpcagent.mcp.said import DATA, clean, clean_text

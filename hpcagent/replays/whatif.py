@@ -19,10 +19,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from hpcagent.campaign.choices import PolicyChoice
 from hpcagent.campaign.compare import full_fidelity, projected
 from hpcagent.campaign.decisions import decisions
 from hpcagent.campaign.history import History
-from hpcagent.campaign.record import Campaign, PolicyChoice, load_run
+from hpcagent.campaign.loading import load_run
+from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.recorded import replayed
 from hpcagent.campaign.rolling import due
 from hpcagent.errors import BadInput

@@ -20,8 +20,9 @@ from hpcagent.campaign.compare import Comparison, observations
 from hpcagent.campaign.counts import stop_words
 from hpcagent.campaign.decisions import Decision, decision_of, policy_of
 from hpcagent.campaign.history import History
+from hpcagent.campaign.loading import load_run
 from hpcagent.campaign.numbers import number, point_text
-from hpcagent.campaign.record import Campaign, load_run
+from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.recorded import begun_state, replayed
 from hpcagent.campaign.state import State
 from hpcagent.errors import BadInput

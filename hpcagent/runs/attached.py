@@ -13,7 +13,8 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcagent.campaign.record import Campaign, load_campaign, load_run
+from hpcagent.campaign.loading import load_campaign, load_run
+from hpcagent.campaign.record import Campaign
 from hpcagent.elsewhere.detach import apart, heard_from
 from hpcagent.errors import BadInput, Interrupted
 from hpcagent.public import public

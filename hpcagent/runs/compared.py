@@ -264,7 +264,7 @@ def compare(*run_dirs: str | Path) -> Compared:
     Example:
         >>> import tempfile
         >>> from hpcagent.runs.run import run
-        >>> from hpcagent.campaign.record import load_campaign
+        >>> from hpcagent.campaign.loading import load_campaign
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     for seed in (1, 2):
         ...         asked = load_campaign("synthetic", changes={"seed": seed, "until.max_runs": 8})

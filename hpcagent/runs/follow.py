@@ -10,7 +10,7 @@ from typing import Any
 
 from hpcagent.campaign.changes import change_text
 from hpcagent.campaign.events import Event
-from hpcagent.campaign.record import load_run
+from hpcagent.campaign.loading import load_run
 from hpcagent.campaign.recorded import begun_state
 from hpcagent.campaign.result import event_text
 from hpcagent.campaign.slow_runs import LateRun

@@ -7,7 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcagent.campaign.record import Campaign, about, load_run
+from hpcagent.campaign.loading import load_run
+from hpcagent.campaign.record import Campaign, about
 from hpcagent.campaign.recorded import Snapshot, snapshot
 from hpcagent.errors import BadInput
 from hpcagent.model.records import Result
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
     import pandas
     import xarray
 
+    from hpcagent.campaign.best import Best
     from hpcagent.campaign.enqueued import Enqueued
     from hpcagent.campaign.events import Event
-    from hpcagent.campaign.result import Best, CampaignResult
+    from hpcagent.campaign.result import CampaignResult
     from hpcagent.campaign.table import Table
     from hpcagent.campaign.view import View
     from hpcagent.replays.regret import Replay

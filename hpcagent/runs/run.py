@@ -8,7 +8,8 @@ from typing import Literal, overload
 
 from hpcagent.campaign.coordinator import Coordinator
 from hpcagent.campaign.events import Event
-from hpcagent.campaign.record import Campaign, load_campaign
+from hpcagent.campaign.loading import load_campaign
+from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.result import CampaignResult
 from hpcagent.campaign.view import View, closed_at_the_end, progress_view, together
 from hpcagent.campaign.where import (

@@ -12,7 +12,7 @@ import warnings
 from decimal import Decimal
 from fractions import Fraction
 
-from hpcagent.apps.base import app
+from hpcagent.apps.decorator import app
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed, BadInput, nearest
 from hpcagent.model.contract import Metric

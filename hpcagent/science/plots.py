@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcagent.apps.base import App, app
+from hpcagent.apps.base import App
 from hpcagent.apps.bounded import read_csv, read_fields
+from hpcagent.apps.decorator import app
 from hpcagent.apps.missing import missing_file
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed, nearest

@@ -14,7 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from hpcagent.apps.launch import LAUNCHERS, run_mpi
+from hpcagent.apps.ending import run_mpi
+from hpcagent.apps.launch import LAUNCHERS
 from hpcagent.apps.run import Run
 from hpcagent.errors import AppFailed
 from hpcagent.lifeline import node_name

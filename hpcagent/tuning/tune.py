@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcagent.apps.sandbox.setting import SANDBOX
-from hpcagent.campaign.record import Campaign, load_campaign
+from hpcagent.campaign.loading import load_campaign
+from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.result import CampaignResult
 from hpcagent.errors import AppFailed, BadInput, Interrupted
 from hpcagent.model import failures

@@ -11,7 +11,8 @@ from pathlib import Path
 import tomli_w
 
 from hpcagent.apps.base import App
-from hpcagent.campaign.record import Campaign, load_campaign
+from hpcagent.campaign.loading import load_campaign
+from hpcagent.campaign.record import Campaign
 from hpcagent.model.base import Scalar
 from hpcagent.model.contract import Resources
 from hpcagent.model.records import Result

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from hpcagent.campaign.record import list_configs
+from hpcagent.campaign.loading import list_configs
 from hpcagent.errors import BadInput, HpcAgentError, NotPermitted
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.mcp.named import named

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.apps.base import App
-from hpcagent.campaign.record import load_campaign, load_run
+from hpcagent.campaign.loading import load_campaign, load_run
 from hpcagent.catalog import find_app
 from hpcagent.errors import HpcAgentError
 from hpcagent.model.base import read_json

@@ -14,7 +14,8 @@ from typing import Any
 
 from hpcagent import errors
 from hpcagent.campaign.asked import let_through, request_of
-from hpcagent.campaign.record import Campaign, load_campaign, load_run
+from hpcagent.campaign.loading import load_campaign, load_run
+from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.recorded import snapshot
 from hpcagent.catalog import packaged
 from hpcagent.elsewhere.detach import said_by

@@ -18,7 +18,8 @@ from typing import Any, BinaryIO
 from hpcagent import errors
 from hpcagent.apps.base import App
 from hpcagent.apps.invocation import Invocation
-from hpcagent.campaign.record import Campaign, load_campaign
+from hpcagent.campaign.loading import load_campaign
+from hpcagent.campaign.record import Campaign
 from hpcagent.catalog import packaged
 from hpcagent.contexts.contexts import Contexts
 from hpcagent.contexts.events import Events

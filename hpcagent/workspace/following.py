@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpcagent.campaign.record import Campaign, load_run
+from hpcagent.campaign.loading import load_run
+from hpcagent.campaign.record import Campaign
 from hpcagent.errors import BadInput, HpcAgentError
 from hpcagent.gate.rules import Caller
 from hpcagent.sites.ledger import read_ledger

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcagent.apps.worker import final_result
+from hpcagent.apps.finished import final_result
 from hpcagent.errors import BadInput, in_brief
 from hpcagent.workspace.artifacts import MOST_FILES, list_files
 

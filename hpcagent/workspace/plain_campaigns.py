@@ -10,7 +10,8 @@ from typing import Any
 import tomli_w
 
 from hpcagent.campaign.decisions import policy_of
-from hpcagent.campaign.record import Campaign, list_configs
+from hpcagent.campaign.loading import list_configs
+from hpcagent.campaign.record import Campaign
 from hpcagent.catalog import app_names
 from hpcagent.errors import BadInput, in_brief
 from hpcagent.gate.not_allowed import NotAllowed

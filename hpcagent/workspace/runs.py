@@ -15,11 +15,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from hpcagent.apps.base import App
+from hpcagent.apps.finished import final_result
 from hpcagent.apps.hooks import LAMMPS
 from hpcagent.apps.invocation import Invocation
 from hpcagent.apps.made_with import changed_files
 from hpcagent.apps.modes import MODE
-from hpcagent.apps.worker import final_result
 from hpcagent.catalog import app_names, find_app, packaged
 from hpcagent.contexts.admitted import secret_in, unsecret
 from hpcagent.errors import BadInput, HpcAgentError, StoreError

@@ -42,7 +42,7 @@ print(json.dumps(told))
 
 APPS = """
 import ctypes
-from hpcagent.apps.launch import run_mpi
+from hpcagent.apps.ending import run_mpi
 
 def fine():
     return {"x": 1.0}

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import hpcagent as ha
-from hpcagent.apps.base import app
+from hpcagent.apps.decorator import app
 from hpcagent.apps.landscape import synthetic
 from hpcagent.campaign.answer import read_run
 from hpcagent.campaign.view import Tally

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpcagent import lifeline
-from hpcagent.apps.launch import run_mpi
+from hpcagent.apps.ending import run_mpi
 from hpcagent.apps.run import Run
 from hpcagent.apps.worker import execute
 from hpcagent.lifeline import birth

@@ -36,7 +36,7 @@ import json, sys
 sys.path[:0] = sys.argv[1:]
 import hpcagent as ha
 from hpcagent.science.lammps.contract import packaged_inputs
-from hpcagent.campaign.record import list_configs
+from hpcagent.campaign.loading import list_configs
 from hpcagent.sites.endpoint_templates import TEMPLATE_FILES, templates
 from hpcagent.sites.profiles import list_profiles
 print(json.dumps({

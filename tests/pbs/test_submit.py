@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcagent.campaign.answer import read_run
-from hpcagent.campaign.record import load_campaign
+from hpcagent.campaign.loading import load_campaign
 from hpcagent.elsewhere.submit import submit
 from hpcagent.errors import BadInput
 from hpcagent.sites.ledger import read_ledger

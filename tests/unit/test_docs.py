@@ -21,7 +21,7 @@ from hpcagent.apps.executable.container import Container
 from hpcagent.apps.executable.record import Failing, Local, ProgramFile, Reading
 from hpcagent.apps.executable.service import Credential, Http, ServiceFile
 from hpcagent.apps.sandbox.record import Sandbox
-from hpcagent.campaign.record import Confirm, Reference
+from hpcagent.campaign.choices import Confirm, Reference
 from hpcagent.catalog import list_apps
 from hpcagent.model.base import Record
 from hpcagent.policies.base import BUILT_IN

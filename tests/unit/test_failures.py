@@ -13,7 +13,8 @@ import pytest
 
 import hpcagent
 from hpcagent.apps import BUILT_IN
-from hpcagent.apps.worker import execute, read_result
+from hpcagent.apps.finished import read_result
+from hpcagent.apps.worker import execute
 from hpcagent.campaign.state import State
 from hpcagent.catalog import list_apps
 from hpcagent.errors import AppFailed, BlockLost, SiteFailed

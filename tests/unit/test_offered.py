@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcagent.campaign.record import load_run
+from hpcagent.campaign.loading import load_run
 from hpcagent.catalog import find_app, list_apps
 from hpcagent.errors import BadInput
 from hpcagent.model.base import build

@@ -13,7 +13,7 @@ import pytest
 import hpcagent as ha
 from hpcagent.apps.landscape import synthetic
 from hpcagent.campaign.answer import read_run
-from hpcagent.campaign.record import load_run
+from hpcagent.campaign.loading import load_run
 from hpcagent.errors import BadInput, StoreFull
 from hpcagent.owners import stranger
 from hpcagent.reports.report import report

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hpcagent.apps import printed
-from hpcagent.apps.worker import final_result
+from hpcagent.apps.finished import final_result
 from hpcagent.errors import BadInput
 from hpcagent.regular import open_regular, read_regular
 from hpcagent.science.lammps.growing import Growing

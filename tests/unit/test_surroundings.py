@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcagent.campaign.record import load_campaign
+from hpcagent.campaign.loading import load_campaign
 from hpcagent.campaign.view import Lines, watch
 from hpcagent.errors import BadInput
 from hpcagent.sites.opening import open_site

@@ -10,7 +10,7 @@ import pytest
 
 import hpcagent as ha
 from hpcagent.apps.landscape import synthetic
-from hpcagent.campaign.record import load_run
+from hpcagent.campaign.loading import load_run
 from hpcagent.errors import BadInput
 from hpcagent.model.base import RECORDED, build, parse_toml, read_json, read_toml
 from hpcagent.model.contract import Contract, Metric

@@ -9,7 +9,7 @@ from rich.console import Console
 
 import hpcagent as ha
 from hpcagent.campaign.events import Event
-from hpcagent.campaign.record import load_campaign
+from hpcagent.campaign.loading import load_campaign
 from hpcagent.campaign.view import EACH_BATCH, JsonLines, Lines, Live
 from hpcagent.model.records import Cost, Failure, Manifest, Result
 

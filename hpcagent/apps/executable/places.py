@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from hpcagent.apps.ending import Finished
 from hpcagent.apps.executable.container import (
     IMAGE,
     container_words,
@@ -17,7 +18,7 @@ from hpcagent.apps.executable.container import (
     remove_container,
 )
 from hpcagent.apps.executable.record import OUTPUT, PRINTED
-from hpcagent.apps.launch import Finished, Launch
+from hpcagent.apps.launch import Launch
 from hpcagent.apps.run import Run, note
 from hpcagent.apps.sandbox.boxed import Box, box_of, given_variables, refuse_ranks
 from hpcagent.apps.sandbox.outputs import taken_out

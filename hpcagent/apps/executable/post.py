@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from hpcagent.apps.ending import Limit
 from hpcagent.apps.executable.answers import answer_of, in_units
 from hpcagent.apps.executable.reading import number_of
 from hpcagent.apps.executable.record import Reading
 from hpcagent.apps.executable.service import is_loopback, url_shown
-from hpcagent.apps.launch import Limit
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.redacted import redacted, secret_values

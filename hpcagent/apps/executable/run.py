@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from hpcagent.apps.ending import Finished, Limit, finish
 from hpcagent.apps.executable.answers import Answer, answer_of, in_units, refuse_reported
 from hpcagent.apps.executable.contract import PROGRAM, settings_records
 from hpcagent.apps.executable.matching import LARGEST, LIMIT_S, Found, Wanted, found_in
@@ -22,7 +23,7 @@ from hpcagent.apps.executable.places import place_of
 from hpcagent.apps.executable.reading import from_match, json_text, number_of
 from hpcagent.apps.executable.record import OUTPUT, PRINTED, Failing, Reading
 from hpcagent.apps.executable.words import filled, missing, pieces, text_filled
-from hpcagent.apps.launch import Finished, Launch, Limit, finish, planned
+from hpcagent.apps.launch import Launch, planned
 from hpcagent.apps.made_with import OtherFile, sha256
 from hpcagent.apps.printed import read_tail, too_large
 from hpcagent.apps.run import Outcome, Run

@@ -22,7 +22,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import IO, Any, Literal
 
-from hpcagent.apps.launch import Launch, not_started, prepared
+from hpcagent.apps.ending import not_started, prepared
+from hpcagent.apps.launch import Launch
 from hpcagent.apps.ranks.wire import ADDRESS, SECRET, Wire, answered, challenge, newcomer
 from hpcagent.errors import AppFailed
 from hpcagent.lifeline import FORKS, end_tree, node_name

@@ -17,7 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcagent.apps.launch import Finished, Launch, Limit, planned
+from hpcagent.apps.ending import Finished, Limit
+from hpcagent.apps.launch import Launch, planned
 from hpcagent.apps.ranks.group import Group, words_of
 from hpcagent.apps.ranks.inside import inside
 from hpcagent.apps.ranks.library import end_run

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hpcagent.apps.launch import Finished, Launch
+from hpcagent.apps.ending import Finished
+from hpcagent.apps.launch import Launch
 from hpcagent.apps.run import Run, note
 from hpcagent.apps.sandbox.calls import refuse_of_sandbox
 from hpcagent.apps.sandbox.confined import Confined, confined

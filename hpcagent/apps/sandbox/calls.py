@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcagent.apps.launch import Launch, Limit, finish
+from hpcagent.apps.ending import Limit, finish
+from hpcagent.apps.launch import Launch
 from hpcagent.apps.printed import read_tail
 from hpcagent.apps.sandbox.confined import confined
 from hpcagent.apps.sandbox.outputs import Left, taken_out

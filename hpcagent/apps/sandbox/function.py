@@ -22,7 +22,8 @@ from typing import Any
 
 from hpcagent.apps.calling import crash_of
 from hpcagent.apps.carried import Carried, carry
-from hpcagent.apps.launch import Finished, Limit, finish, planned
+from hpcagent.apps.ending import Finished, Limit, finish
+from hpcagent.apps.launch import planned
 from hpcagent.apps.made_with import OtherFile, sha256
 from hpcagent.apps.modules import file_in_tree, is_named
 from hpcagent.apps.printed import read_tail

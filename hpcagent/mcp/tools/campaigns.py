@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from hpcagent.campaign.record import list_configs
+from hpcagent.campaign.loading import list_configs
 from hpcagent.mcp.callers import Caller
 from hpcagent.mcp.named import named
 from hpcagent.mcp.routes import campaign_uri

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from hpcagent.apps.base import app
+from hpcagent.apps.decorator import app
 from hpcagent.apps.made_with import mixed_versions
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed

@@ -102,7 +102,7 @@ def analyse(
 
 
 def _in_parallel(run: Run, work: Work, reading: Reading, params: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-    from hpcagent.apps.launch import run_mpi
+    from hpcagent.apps.ending import run_mpi
 
     if importlib.util.find_spec("mpi4py") is None:
         raise AppFailed(

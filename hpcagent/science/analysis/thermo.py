@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpcagent.apps.base import app
+from hpcagent.apps.decorator import app
 from hpcagent.apps.missing import elsewhere, missing_file
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed

@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hpcagent.apps.base import app
-from hpcagent.apps.launch import Limit
+from hpcagent.apps.decorator import app
+from hpcagent.apps.ending import Limit
 from hpcagent.apps.printed import read_tail
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed

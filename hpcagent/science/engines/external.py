@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcagent.apps.launch import Limit, finish, planned
+from hpcagent.apps.ending import Limit, finish
+from hpcagent.apps.launch import planned
 from hpcagent.apps.printed import read_text
 from hpcagent.apps.run import Run
 from hpcagent.errors import AppFailed

@@ -23,7 +23,8 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from hpcagent.apps.launch import Limit, finish, planned
+from hpcagent.apps.ending import Limit, finish
+from hpcagent.apps.launch import planned
 from hpcagent.apps.printed import read_tail, reading
 from hpcagent.apps.run import Outcome, Run, note, noted, noting
 from hpcagent.beside import as_told, told

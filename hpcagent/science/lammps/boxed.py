@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from hpcagent.apps.deciding import Deciding
-from hpcagent.apps.launch import Finished
+from hpcagent.apps.ending import Finished
 from hpcagent.apps.printed import read_tail
 from hpcagent.apps.run import Run, note
 from hpcagent.apps.sandbox.boxed import FOLDER, Box, box_of

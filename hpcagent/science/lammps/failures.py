@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hpcagent.apps.launch import Limit
+from hpcagent.apps.ending import Limit
 from hpcagent.errors import AppFailed
 from hpcagent.science.lammps.log import parse_log
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from hpcagent.apps.deciding import used
-from hpcagent.apps.launch import Finished, Limit, finish, planned
+from hpcagent.apps.ending import Finished, Limit, finish
+from hpcagent.apps.launch import planned
 from hpcagent.apps.made_with import OtherFile
 from hpcagent.apps.printed import read_text
 from hpcagent.apps.ranks.warm import inside_lammps, warm_lammps

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcagent.apps.base import app
 from hpcagent.apps.bounded import require_size
+from hpcagent.apps.decorator import app
 from hpcagent.apps.missing import missing_file
 from hpcagent.apps.packages import versions_of
 from hpcagent.apps.run import Outcome, Run

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcagent.apps.base import app
-from hpcagent.apps.launch import Limit, finish, planned
+from hpcagent.apps.decorator import app
+from hpcagent.apps.ending import Limit, finish
+from hpcagent.apps.launch import planned
 from hpcagent.apps.made_with import sha256
 from hpcagent.apps.packages import versions_of
 from hpcagent.apps.printed import read_tail

@@ -6,7 +6,7 @@ import csv
 import math
 from typing import Any
 
-from hpcagent.apps.base import app
+from hpcagent.apps.decorator import app
 from hpcagent.apps.packages import versions_of
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed, nearest

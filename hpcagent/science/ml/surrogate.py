@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcagent.apps.base import app
+from hpcagent.apps.decorator import app
 from hpcagent.apps.made_with import sha256
 from hpcagent.apps.packages import versions_of
 from hpcagent.apps.run import Outcome, Run

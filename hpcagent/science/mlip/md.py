@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hpcagent.apps.base import app
-from hpcagent.apps.launch import Limit
+from hpcagent.apps.decorator import app
+from hpcagent.apps.ending import Limit
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric

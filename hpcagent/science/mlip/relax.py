@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcagent.apps.base import app
+from hpcagent.apps.decorator import app
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.science.dft.relax import RELAX_FAILURES, RELAX_METRICS, RELAXATION, relax
 from hpcagent.science.engines.isolated import run_isolated

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcagent.apps.base import app
-from hpcagent.apps.launch import run_mpi
+from hpcagent.apps.decorator import app
+from hpcagent.apps.ending import run_mpi
 from hpcagent.apps.packages import needs
 from hpcagent.apps.printed import read_text
 from hpcagent.apps.run import Outcome, Run

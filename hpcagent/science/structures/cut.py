@@ -6,7 +6,7 @@ import csv
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from hpcagent.apps.base import app
+from hpcagent.apps.decorator import app
 from hpcagent.apps.packages import needs
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.apps.structures import read_structure, write_structure

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from hpcagent.apps.base import app
+from hpcagent.apps.decorator import app
 from hpcagent.apps.packages import needs
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.apps.structures import read_structure, write_structure

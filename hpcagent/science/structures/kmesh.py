@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcagent.apps.base import app
+from hpcagent.apps.decorator import app
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.apps.structures import read_structure
 from hpcagent.model.contract import Metric

@@ -6,7 +6,7 @@ import functools
 import threading
 from typing import Any
 
-from hpcagent.apps.base import app
+from hpcagent.apps.decorator import app
 from hpcagent.apps.packages import needs
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.apps.structures import write_structure

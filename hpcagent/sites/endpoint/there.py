@@ -13,7 +13,7 @@ from typing import Any
 
 import hpcagent
 from hpcagent.apps.calling import os_name
-from hpcagent.apps.worker import read_result
+from hpcagent.apps.finished import read_result
 from hpcagent.errors import AppFailed, BadInput
 from hpcagent.lifeline import node_name
 from hpcagent.sites.endpoint import files_there, running_there

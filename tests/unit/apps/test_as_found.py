@@ -25,7 +25,8 @@ import numpy as np
 import pytest
 
 from hpcagent.apps.as_found import AsFound, cannot_be_given_back
-from hpcagent.apps.base import App, app
+from hpcagent.apps.base import App
+from hpcagent.apps.decorator import app
 from hpcagent.apps.ensemble import _executed, execute_ensemble
 from hpcagent.apps.launch import planned
 from hpcagent.apps.ranks.group import Group, words_of

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcagent.apps.base import app
 from hpcagent.apps.carried import source_digest
+from hpcagent.apps.decorator import app
 from hpcagent.model.space import Float
 
 SCRIPT = """

@@ -14,16 +14,8 @@ from typing import Any
 import pytest
 
 import hpcagent as ha
-from hpcagent.apps.launch import (
-    FIELDS,
-    LAUNCHERS,
-    Limit,
-    Place,
-    check_template,
-    launch_words,
-    planned,
-    run_mpi,
-)
+from hpcagent.apps.ending import Limit, run_mpi
+from hpcagent.apps.launch import FIELDS, LAUNCHERS, Place, check_template, launch_words, planned
 from hpcagent.apps.run import Run
 from hpcagent.errors import AppFailed, BadInput
 from hpcagent.lifeline import node_name
@@ -294,7 +286,7 @@ def test_every_rank_ends_when_the_worker_is_killed(tmp_path: Path) -> None:
     hydra_or_skip()
     code = "import os, time; open(f'pid.{os.environ[\"PMI_RANK\"]}', 'w').write(str(os.getpid())); time.sleep(60)"
     worker = (
-        "import sys; from pathlib import Path; from hpcagent.apps.launch import run_mpi; "
+        "import sys; from pathlib import Path; from hpcagent.apps.ending import run_mpi; "
         "from hpcagent.apps.run import Run; "
         f"run_mpi(Run(workdir=Path({str(tmp_path)!r}), resources={{'ranks_per_node': 2}}), "
         f"[sys.executable, '-S', '-c', {code!r}])"

@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 from hpcagent.apps import over_ranks, worker
-from hpcagent.apps.base import App, app
+from hpcagent.apps.base import App
+from hpcagent.apps.decorator import app
 from hpcagent.apps.ranks import group
 from hpcagent.apps.rebuilt import Travelled
 from hpcagent.apps.run import Run, note

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcagent.apps.launch import Limit, finish, planned, run_mpi
+from hpcagent.apps.ending import Limit, finish, run_mpi
+from hpcagent.apps.launch import planned
 from hpcagent.apps.printed import Printed, read_head, read_tail, read_text, reading
 from hpcagent.apps.run import Run, noted, noting
 from hpcagent.apps.worker import execute
@@ -62,7 +63,7 @@ def test_what_fits_is_kept_to_the_byte_and_nothing_is_said(tmp_path: Path) -> No
 
 def test_two_gigabytes_and_a_line_without_an_end_stay_small_in_memory_and_on_disk(tmp_path: Path) -> None:
     code = (
-        "import re; from pathlib import Path; from hpcagent.apps.launch import run_mpi; "
+        "import re; from pathlib import Path; from hpcagent.apps.ending import run_mpi; "
         "from hpcagent.apps.run import Run\n"
         "words = ['head', '-c', '2000000000', '/dev/zero']\n"
         f"done = run_mpi(Run(workdir=Path({str(tmp_path)!r}), site={{'max_output_mb': 10}}), words)\n"

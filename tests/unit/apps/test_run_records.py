@@ -19,7 +19,7 @@ import pytest
 
 import hpcagent as ha
 from hpcagent.apps import run_records, worker
-from hpcagent.apps.base import app
+from hpcagent.apps.decorator import app
 from hpcagent.apps.run import Run
 from hpcagent.apps.run_records import Begun, Ended, RunRecords, record_file
 from hpcagent.campaign.recorded import found_result

@@ -14,7 +14,7 @@ import time
 import pytest
 
 from hpcagent.apps import worker
-from hpcagent.apps.base import app
+from hpcagent.apps.decorator import app
 from hpcagent.apps.landscape import synthetic
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed, BadInput

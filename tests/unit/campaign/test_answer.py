@@ -9,7 +9,7 @@ import pytest
 
 import hpcagent as ha
 from hpcagent.apps.landscape import synthetic
-from hpcagent.campaign.record import load_run
+from hpcagent.campaign.loading import load_run
 from hpcagent.model.contract import Metric
 from hpcagent.runs.status import status_of
 

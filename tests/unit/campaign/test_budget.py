@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcagent.apps.base import app
+from hpcagent.apps.decorator import app
 from hpcagent.campaign.budget import Budget, Outlook, costs
 from hpcagent.campaign.coordinator import Coordinator
 from hpcagent.campaign.decisions import replays

@@ -10,7 +10,7 @@ import pytest
 import hpcagent as ha
 from hpcagent.apps.landscape import synthetic
 from hpcagent.campaign.dry_run import plan
-from hpcagent.campaign.record import load_campaign, load_run
+from hpcagent.campaign.loading import load_campaign, load_run
 from hpcagent.errors import BadInput
 
 SPACE: dict[str, dict[str, Any]] = {"x": {}, "y": {"when": "style != 'heavy'"}, "style": {}}

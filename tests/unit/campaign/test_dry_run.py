@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcagent.campaign.dry_run import plan
-from hpcagent.campaign.record import load_campaign
+from hpcagent.campaign.loading import load_campaign
 
 
 def test_the_cost_of_chains_is_not_guessed():

@@ -24,15 +24,15 @@ import pytest
 import hpcagent as ha
 from hpcagent.apps import ensemble
 from hpcagent.apps.base import App
+from hpcagent.apps.ending import Limit
 from hpcagent.apps.ensemble import execute_ensemble
-from hpcagent.apps.launch import Limit
 from hpcagent.apps.lines import Lines
 from hpcagent.apps.ranks.group import Event
 from hpcagent.campaign import ensembles
 from hpcagent.campaign.ensemble_table import Ensemble
 from hpcagent.campaign.extending import from_the_end_of
 from hpcagent.campaign.launch_costs import LaunchCost
-from hpcagent.campaign.record import load_campaign
+from hpcagent.campaign.loading import load_campaign
 from hpcagent.campaign.repairing import repaired_app
 from hpcagent.errors import AppFailed, BadInput
 from hpcagent.model.contract import Resources

@@ -20,7 +20,8 @@ from hpcagent.campaign.compare import observations
 from hpcagent.campaign.coordinator import Coordinator
 from hpcagent.campaign.decisions import replays
 from hpcagent.campaign.extending import before_and_after
-from hpcagent.campaign.record import Campaign, load_run
+from hpcagent.campaign.loading import load_run
+from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.warm import read_earlier
 from hpcagent.cli import cli
 from hpcagent.errors import BadInput, BudgetSpent

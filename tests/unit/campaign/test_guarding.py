@@ -13,7 +13,8 @@ import hpcagent as ha
 from hpcagent.campaign.compare import compare, observations
 from hpcagent.campaign.guard_table import Guard
 from hpcagent.campaign.guarding import best_so_far
-from hpcagent.campaign.record import Campaign, load_campaign, load_run
+from hpcagent.campaign.loading import load_campaign, load_run
+from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.recorded import snapshot
 from hpcagent.errors import BadInput
 from hpcagent.model.objective import at_most, maximize, minimize

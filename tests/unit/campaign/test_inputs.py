@@ -22,7 +22,7 @@ from hpcagent.apps.base import App
 from hpcagent.apps.modules import other_modules, own_modules
 from hpcagent.apps.worker import execute
 from hpcagent.campaign.answer import read_run
-from hpcagent.campaign.record import load_run
+from hpcagent.campaign.loading import load_run
 from hpcagent.campaign.same_files import refusal
 from hpcagent.catalog import find_app
 from hpcagent.errors import BadInput, InputsChanged

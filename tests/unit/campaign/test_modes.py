@@ -11,7 +11,7 @@ import pytest
 import hpcagent.science.lammps.run as lammps_run
 from hpcagent.apps.ranks import warm
 from hpcagent.apps.run import Run
-from hpcagent.campaign.record import load_campaign
+from hpcagent.campaign.loading import load_campaign
 from hpcagent.runs.opened import open_run
 from hpcagent.runs.run import run
 from hpcagent.science.lammps.executable import installed

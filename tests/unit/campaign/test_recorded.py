@@ -416,7 +416,7 @@ def test_results_on_a_line_that_is_gone_are_read_and_said_and_resume_says_what_w
 def test_what_a_journal_cannot_tell_is_not_looked_for_in_each_run_where_it_is_whole(folder, monkeypatch):
     in_directories(folder)
     looked: list[str] = []
-    monkeypatch.setattr("hpcagent.apps.worker.final_result", lambda path: looked.append(path.name) or (None, ""))
+    monkeypatch.setattr("hpcagent.apps.finished.final_result", lambda path: looked.append(path.name) or (None, ""))
     assert len(read_run(folder).results) == 12 and not looked
     lost = without(folder, "results", 0)
     assert len(read_run(folder).results) == 12 - len(lost) and sorted(looked) == sorted(lost)

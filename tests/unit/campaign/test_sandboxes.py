@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcagent.campaign.record import load_campaign
+from hpcagent.campaign.loading import load_campaign
 from hpcagent.errors import BadInput
 from hpcagent.runs.opened import open_run
 from hpcagent.runs.run import run

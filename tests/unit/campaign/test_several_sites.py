@@ -14,7 +14,8 @@ import pytest
 
 import hpcagent as ha
 from hpcagent.campaign.compare import compare
-from hpcagent.campaign.record import Campaign, load_campaign
+from hpcagent.campaign.loading import load_campaign
+from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.spread import Lot, Spread
 from hpcagent.elsewhere.submit import submit
 from hpcagent.errors import AppFailed, BadInput, SiteFailed

@@ -16,7 +16,7 @@ from hpcagent.apps.landscape import synthetic
 from hpcagent.campaign.answer import read_run
 from hpcagent.campaign.changes import change_text
 from hpcagent.campaign.decisions import decisions, replays
-from hpcagent.campaign.record import load_campaign, load_run
+from hpcagent.campaign.loading import load_campaign, load_run
 from hpcagent.cli import cli
 from hpcagent.commands.axes import axis as read_axis
 from hpcagent.commands.axes import listed_points

@@ -15,11 +15,13 @@ import hpcagent as ha
 from hpcagent.apps.landscape import synthetic
 from hpcagent.apps.run import Outcome
 from hpcagent.campaign.answer import answer, read_run
+from hpcagent.campaign.choices import Confirm
 from hpcagent.campaign.coordinator import Coordinator
 from hpcagent.campaign.decisions import decisions, replays
 from hpcagent.campaign.dry_run import plan
 from hpcagent.campaign.earlier import EarlierRun, Source, WarmStart
-from hpcagent.campaign.record import Campaign, Confirm, load_campaign, load_run
+from hpcagent.campaign.loading import load_campaign, load_run
+from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.state import State
 from hpcagent.campaign.warm import OTHER_HOST, earlier_evidence, earlier_observations, read_earlier
 from hpcagent.cli import cli

@@ -14,7 +14,9 @@ import hpcagent as ha
 from hpcagent.apps.landscape import synthetic
 from hpcagent.apps.run import Outcome
 from hpcagent.campaign.answer import read_run
-from hpcagent.campaign.record import Campaign, PolicyChoice, load_campaign, load_run
+from hpcagent.campaign.choices import PolicyChoice
+from hpcagent.campaign.loading import load_campaign, load_run
+from hpcagent.campaign.record import Campaign
 from hpcagent.cli import cli
 from hpcagent.errors import BadInput
 from hpcagent.model.contract import Metric

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcagent.apps.launch import run_mpi
+from hpcagent.apps.ending import run_mpi
 from hpcagent.apps.run import Run
 from hpcagent.errors import BadInput, RunDirLocked, StoreError, StoreFull
 from hpcagent.lifeline import FORKS

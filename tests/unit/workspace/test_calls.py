@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import hpcagent as ha
-from hpcagent.campaign.record import load_run
+from hpcagent.campaign.loading import load_run
 from hpcagent.catalog import find_app
 from hpcagent.errors import BadInput
 from hpcagent.gate.not_allowed import NotAllowed

@@ -12,7 +12,7 @@ import pytest
 
 import hpcagent as ha
 from hpcagent.campaign.dry_run import plan
-from hpcagent.campaign.record import load_run
+from hpcagent.campaign.loading import load_run
 from hpcagent.errors import BadInput, InputsChanged
 from hpcagent.model.failures import meaning
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import hpcagent as ha
-from hpcagent.apps.base import App, app
+from hpcagent.apps.base import App
+from hpcagent.apps.decorator import app
 from hpcagent.apps.rebuilt import Travelled
 from hpcagent.apps.sandbox.record import Sandbox
 from hpcagent.apps.worker import execute

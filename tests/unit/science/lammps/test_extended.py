@@ -81,7 +81,8 @@ def test_two_halves_are_the_trajectory_of_a_run_of_twice_the_length(app: App, tm
     (workdir / "in.whole").write_text(text)
     (workdir / "params.vars").write_text(seeds.replace("steps index 1000", "steps index 2000"))
     (workdir / "in.run").write_text("include params.vars\ninclude in.whole\n")
-    from hpcagent.apps.launch import Limit, finish, planned
+    from hpcagent.apps.ending import Limit, finish
+    from hpcagent.apps.launch import planned
     from hpcagent.apps.run import Run
     from hpcagent.science.lammps.executable import command, variables
 
