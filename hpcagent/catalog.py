@@ -113,10 +113,11 @@ def _is_file(reference: str, relative_to: Path | None) -> bool:
 
 
 def _named(reference: str, relative_to: Path | None) -> App:
-    from hpcagent.science.lammps.contract import lammps, packaged_inputs
-
     if reference in BUILT_IN:
         return _dotted(f"{BUILT_IN[reference]}:{reference}")
+
+    from hpcagent.science.lammps.contract import lammps, packaged_inputs
+
     path = Path(reference).expanduser()
     if relative_to is not None and not path.is_absolute() and (relative_to / path).is_file():
         return _of_file(relative_to / path)

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,7 @@ MOST_RIVALS = 8
 _NOT_COMPLETED: tuple[RunStates, ...] = ("failed", "given up")
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class CampaignResult(Displayed):
     """A campaign as it stands, finished or not.
 
@@ -286,7 +287,7 @@ class CampaignResult(Displayed):
                 words += f" (estimated: the scheduler did not tell when {guessed} of them ended)"
         return words
 
-    @property
+    @cached_property
     def missed(self) -> Missed | None:
         """How sure it is that no better point was missed; None with several goals, exact points, or no model."""
         space = self.campaign.smoothed
@@ -304,7 +305,7 @@ class CampaignResult(Displayed):
             noise=self.campaign.noise,
         )
 
-    @property
+    @cached_property
     def missed_text(self) -> str:
         """What `missed` says, or why it says nothing: noise not known, or no model; empty with several goals."""
         found, space = self.missed, self.campaign.smoothed

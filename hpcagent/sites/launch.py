@@ -19,13 +19,14 @@ from types import ModuleType
 from typing import Any
 
 from hpcagent.beside import told
+from hpcagent.sites.typechecks import checked_later
 
-__all__ = ["UNNEEDED", "defer", "detach", "load_parsl", "python_command"]
+__all__ = ["UNNEEDED", "begin", "defer", "detach", "load_parsl", "python_command"]
 
 _DATABASE = "parsl.monitoring.db_manager"
 
-UNNEEDED = ("parsl", "parsl.executors", "parsl.monitoring")
-"""Packages of which an interchange and a pool of workers need modules, but not what their `__init__` loads."""
+UNNEEDED = ("parsl", "parsl.executors", "parsl.monitoring", "requests")
+"""Packages of which an interchange and a pool of workers do not need what their `__init__` loads."""
 
 # What Parsl's own modules take from its packages: had from where it is, the rest of the package is not loaded.
 _WHERE = {
@@ -37,14 +38,22 @@ _WHERE = {
     "parsl.executors.ThreadPoolExecutor": ("parsl.executors.threads", "ThreadPoolExecutor"),
 }
 
+# Of Parsl, what a site needs. Its modules import each other; the first is where Parsl begins.
+_NEEDED = (
+    "parsl.app.app",
+    "parsl.executors.high_throughput.executor",
+    "parsl.executors.threads",
+    "parsl.launchers",
+    "parsl.providers",
+)
+
 # One line, because it travels through shell scripts. The paths come first, so that the process finds what
 # the opener found: hpcagent in a checkout, modules beside the user's script, a notebook's folder.
 # main() is imported, not run as __main__: what a user's notebook defines is unpickled into __main__ there.
 _BOOT = (
     "import json, sys; paths, told = json.loads(sys.argv.pop(1)); sys.path[:0] = paths; "
     "from hpcagent.beside import as_told; as_told(told); "
-    "from hpcagent.sites.launch import UNNEEDED, defer; defer(*UNNEEDED); "
-    "from {} import main; main()"
+    "from hpcagent.sites.launch import begin; begin('{}')"
 )
 
 
@@ -98,6 +107,14 @@ def defer(*packages: str) -> None:
         sys.modules[name] = module
 
 
+def begin(module: str) -> None:
+    """Run `main()` of a module, in a process that is there for it."""
+    defer(*UNNEEDED)
+    with checked_later():
+        made = importlib.import_module(module)
+    made.main()
+
+
 def load_parsl() -> None:
     """Import what a site needs of Parsl; the rest comes when somebody asks for it.
 
@@ -106,11 +123,13 @@ def load_parsl() -> None:
     """
     if "parsl.app.app" in sys.modules:
         return
-    defer("parsl", "parsl.executors")  # in a process of a site they are
+    defer("parsl", "parsl.executors", "requests")  # in a process of a site they are
     database = ModuleType(_DATABASE)
     database.dbm_starter = start_database  # type: ignore[attr-defined]  # that is all that Parsl takes of it
     sys.modules[_DATABASE] = database
-    importlib.import_module("parsl.app.app")  # its modules import each other; this is where Parsl begins
+    with checked_later():
+        for name in _NEEDED:
+            importlib.import_module(name)
     sys.modules.pop(_DATABASE)
 
 

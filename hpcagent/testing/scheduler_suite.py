@@ -88,13 +88,15 @@ class SchedulerContract:
 
     def test_a_job_runs_and_ends(self, there: Scheduler, tmp_path: Path) -> None:
         before = time.time()
-        job_id, name = self.start(there, "sleep 4", tmp_path)
+        seen = tmp_path / "seen"
+        job_id, name = self.start(there, f"until [ -e {seen} ]; do sleep 0.2; done", tmp_path)
         running = self.until(there, job_id, lambda job: job.state == "running")
         assert running.job_id == job_id and there.is_named(running, name) and not running.over
         assert running.hosts
         assert running.started_at is None or before - 600 < running.started_at < time.time() + 600
         assert running.ends_at is None or running.ends_at > before
         assert [job.job_id for job in there.named(name)] == [job_id]
+        seen.touch()
         if there.keeps_finished_jobs()[0]:
             ended = self.until(there, job_id, lambda job: job.over)
             assert (ended.state, ended.exit_code) == ("completed", 0)
@@ -130,7 +132,7 @@ class SchedulerContract:
         assert list(there.jobs([self.unknown_id, job_id])) == [job_id]
 
     def test_a_job_waits_for_another(self, there: Scheduler, tmp_path: Path) -> None:
-        first, _ = self.start(there, "sleep 2; date +%s%N > first", tmp_path)
+        first, _ = self.start(there, "sleep 100", tmp_path)
         second, _ = self.start(there, "true", tmp_path, after=first)
         self.until(there, first, lambda job: job.state == "running")
         assert there.jobs([second])[second].state in ("pending", "held")

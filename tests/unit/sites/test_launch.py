@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -43,16 +44,49 @@ def test_a_site_loads_of_parsl_what_it_needs_and_a_user_finds_the_rest(first: st
     assert done.stdout == "all there\n", done.stderr
 
 
-PROCESS = """
+BEGUN = """
 import sys
-from hpcagent.sites.launch import UNNEEDED, defer
-defer(*UNNEEDED)
 import {module}
-print(sorted({{"globus_compute_sdk", "sqlalchemy", "parsl.dataflow.dflow", "parsl.monitoring.monitoring"}} & set(sys.modules)))
+heavy = {{"globus_compute_sdk", "sqlalchemy", "parsl.dataflow.dflow", "parsl.monitoring.monitoring"}}
+def main():
+    print(sorted((heavy | {{"typeguard", "unittest.mock", "requests.sessions"}}) & set(sys.modules)))
+    import requests, typeguard
+    print(requests.Session.__name__, typeguard.__file__ is not None, typeguard.typechecked.__module__)
 """
 
 
 @pytest.mark.parametrize("module", ["hpcagent.sites.workers.interchange", "hpcagent.sites.workers.worker_pool"])
-def test_a_process_of_a_site_loads_neither_the_kernel_nor_the_monitoring_of_parsl(module: str) -> None:
-    done = subprocess.run([sys.executable, "-c", PROCESS.format(module=module)], capture_output=True, text=True)
-    assert done.stdout == "[]\n", done.stdout + done.stderr
+def test_a_process_of_a_site_loads_little_of_parsl_and_a_run_in_it_finds_the_rest(
+    module: str, tmp_path: Path
+) -> None:
+    (tmp_path / "begun.py").write_text(BEGUN.format(module=module))
+    words = "from hpcagent.sites.launch import begin; begin('begun')"
+    done = subprocess.run([sys.executable, "-c", words], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "[]\nSession True typeguard\n", done.stdout + done.stderr
+
+
+CHECKED = """
+import inspect, sys
+from hpcagent.sites.launch import load_parsl
+load_parsl()
+assert "typeguard" not in sys.modules
+from parsl.config import Config
+from parsl.executors.threads import ThreadPoolExecutor
+made = Config(executors=[ThreadPoolExecutor(label="mine", max_threads=1)])
+assert "max_threads=1" in repr(made) and "executors=(" in repr(made), repr(made)
+assert list(inspect.signature(Config).parameters)[0] == "executors"
+for wrong in (lambda: Config(executors=3), lambda: ThreadPoolExecutor(max_threads="two")):
+    try:
+        wrong()
+    except __import__("typeguard").TypeCheckError as error:
+        print(*str(error).split())
+exec("made(max_threads='two')", {"__name__": "hpcagent.mine", "made": ThreadPoolExecutor})
+"""
+
+
+def test_what_a_user_gives_to_parsl_is_checked_and_what_hpcagent_gives_costs_no_check() -> None:
+    done = subprocess.run([sys.executable, "-c", CHECKED], capture_output=True, text=True)
+    first, second = done.stdout.splitlines()
+    assert "executors" in first and "int" in first
+    assert "max_threads" in second and "int" in second
+    assert done.returncode == 0, done.stderr
