@@ -207,7 +207,7 @@ class Supervisor:
 
         usage = RunUsage()
         try:
-            whole = await self._enhanced(goal, by, usage)
+            whole = await self._enhanced(goal, before, by, usage)
             done = await self._agent(now).run(
                 whole, message_history=_history(before), usage=usage, usage_limits=self._limits()
             )
@@ -230,7 +230,7 @@ class Supervisor:
         )
         return found, messages
 
-    async def _enhanced(self, goal: str, by: Suggest, usage: Any) -> str:
+    async def _enhanced(self, goal: str, before: Sequence[Turn], by: Suggest, usage: Any) -> str:
         """The goal as it is sent; what a model suggests has no part in what the goal says itself."""
         if by == "no":
             return goal
@@ -239,7 +239,7 @@ class Supervisor:
         from pydantic_ai.exceptions import UnexpectedModelBehavior
 
         try:
-            return await planned(self.model, goal, self.pool, usage=usage, limits=self._limits())
+            return await planned(self.model, goal, self.pool, before=before, usage=usage, limits=self._limits())
         except UnexpectedModelBehavior:
             words = enhanced(goal, self.pool)
             return f"{words}\n\n(No suggestion of the model could be read.)"

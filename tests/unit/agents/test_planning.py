@@ -79,3 +79,21 @@ def test_what_is_sent_for_a_plan_is_shown(workspace):
         and "runner" in sent["planner"]
     )
     assert "planner" not in boss.would_send(GOAL)
+
+
+def test_a_plan_knows_what_was_asked_and_answered_before(workspace):
+    heard = []
+
+    class Hears(Model):
+        def __call__(self, messages, info):
+            if info.output_tools:
+                heard.append(
+                    [part.content for one in messages for part in one.parts if part.part_kind != "system-prompt"]
+                )
+            return super().__call__(messages, info)
+
+    model = Hears({"steps": STEPS[:1]}, {"steps": STEPS[:1]})
+    boss = ha.Supervisor(workspace, model=FunctionModel(model))
+    thread = boss.ask(GOAL, suggest="model").thread
+    boss.ask("the same with skin 1 A", thread=thread, suggest="model")
+    assert heard == [[GOAL], [GOAL, "done", "the same with skin 1 A"]]
