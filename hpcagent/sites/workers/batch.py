@@ -59,6 +59,8 @@ __all__ = ["BatchExecutor", "addresses_of", "batch_executor", "coordinator_scrip
 _SCALE_EVERY_S = 0.5
 _DEATHS_IN_A_ROW = 3
 """Blocks that may end one after another without a single result before the site is given up."""
+_LOSSES_S = 5.0
+"""So long it then waits for those that were in the last of them: how their block ended is their failure."""
 _ASK_AGAIN_S = 1.0
 _SILENT_S = 120.0
 """A job that runs for so long without its workers reporting is worth a word to the user."""
@@ -163,6 +165,7 @@ class BatchExecutor(Executor):
         self._told_refused_at = 0.0
         self._deaths = 0
         self._results_at_last_death = -1
+        self._doomed: tuple[float, SiteFailed] | None = None
         self._quiet_since: float | None = None
         self._told_down = False
         self._told_unended: str | None = None
@@ -280,7 +283,10 @@ class BatchExecutor(Executor):
                 self._ended_blocks.add(block_id)
                 self._block_ended(block_id, job)
         self._settle(jobs)
+        self._give_up_if_doomed()
         self._tell_waiting(jobs)
+        if self._doomed is not None:
+            return
         if time.monotonic() - self._scaled_at > _SCALE_EVERY_S and not self.bad_state_is_set and not self._closed:
             self._scaled_at = time.monotonic()
             self._scale(jobs)
@@ -339,13 +345,25 @@ class BatchExecutor(Executor):
         err, out = self.provider.logs(job.job_id)
         tail = log_tail(err, out, *Path(self.worker_logdir, f"block-{block_id}").glob("manager-*.log"))
         how = before if hopeless else f" as {self._deaths} in a row did, without one result"
-        self._fail(
-            SiteFailed(
-                f"{about[0].upper()}{about[1:]}{how}. What {'they' if self._inside else 'it'} printed "
-                f"({err}) ends:\n{tail or '(nothing)'}",
-                log_tail=tail,
-            )
+        error = SiteFailed(
+            f"{about[0].upper()}{about[1:]}{how}. What {'they' if self._inside else 'it'} printed "
+            f"({err}) ends:\n{tail or '(nothing)'}",
+            log_tail=tail,
         )
+        if hopeless:
+            self._fail(error)
+        elif self._doomed is None:
+            self._doomed = time.monotonic() + _LOSSES_S, error
+
+    def _give_up_if_doomed(self) -> None:
+        """Fail as the blocks have ended one after another, once it is known what was in the last of them."""
+        if self._doomed is None or self.bad_state_is_set:
+            return
+        until, error = self._doomed
+        if self._results != self._results_at_last_death:
+            self._doomed = None  # a result has come after all
+        elif time.monotonic() > until:
+            self._fail(error)
 
     def _refuse(self, error: SiteFailed) -> None:
         """As for those at work, also for tasks that were lost and wait for the scheduler's word."""

@@ -206,6 +206,42 @@ def test_a_block_that_has_lost_its_workers_is_ended_where_that_tells_of_a_dead_n
     assert executor.said == ["job 7 has lost its workers and is given back"]
 
 
+def _ended_in_a_row(executor: Any, state: Any) -> None:
+    """Three blocks that were up have ended without a result."""
+    executor.provider.known = lambda: {str(n): module.Job(str(n), state) for n in range(3)}
+    executor.provider.logs = lambda job_id: (Path("none"), Path("none"))
+    executor._scale = lambda jobs: None
+    for number in ("0", "1", "2"):
+        executor.blocks_to_job_id[number] = number
+        up = Path(executor.worker_logdir, f"block-{number}")
+        up.mkdir(parents=True)
+        (up / "up").touch()
+
+
+def test_the_run_in_the_last_of_blocks_that_ended_in_a_row_fails_as_its_block_did_then_the_site(
+    executor: Any, clock: Clock
+) -> None:
+    """The scheduler may tell of the end before the interchange has missed the workers."""
+    _ended_in_a_row(executor, "out_of_memory")
+    run, other = executor.tasks[1], Future()
+    executor.tasks[2] = other
+    wait(executor, clock, 1)
+    assert not run.done() and not executor.bad_state_is_set
+    executor.lost(executor.tasks.pop(1), ManagerLost(b"m", "n1"), "2")
+    wait(executor, clock, 1)
+    assert getattr(run.exception(timeout=0), "name", "") == "BlockOutOfMemory"
+    wait(executor, clock, 10)
+    assert "3 in a row" in str(executor.executor_exception) and isinstance(other.exception(timeout=0), SiteFailed)
+
+
+def test_a_result_that_comes_late_saves_a_site_whose_blocks_ended_in_a_row(executor: Any, clock: Clock) -> None:
+    _ended_in_a_row(executor, "failed")
+    wait(executor, clock, 1)
+    executor._results += 1
+    wait(executor, clock, 20)
+    assert not executor.bad_state_is_set
+
+
 def test_where_the_limits_leave_no_place_nothing_is_submitted(executor: Any, clock: Clock) -> None:
     executor.sbatch = ["77"]
     free = [0]
