@@ -27,7 +27,7 @@ from hpcagent.model.contract import Contract, Resources
 from hpcagent.model.files import contents
 from hpcagent.model.records import LARGEST_WHOLE, Manifest, Role, checked_counter
 from hpcagent.model.space import Params, Space
-from hpcagent.moved import new_name
+from hpcagent.moved import moved, new_name
 
 if TYPE_CHECKING:
     from parsl.dataflow.futures import AppFuture
@@ -577,3 +577,6 @@ def _plain(value: object, where: str) -> Any:
         raise BadInput(
             f"{where} is {value!r}; it must be plain data: numbers, texts, lists and dicts of them.", value=value
         ) from None
+
+
+__getattr__ = moved(__name__, {"app": "hpcagent.apps.decorator"})

@@ -28,6 +28,7 @@ from hpcagent.apps.printed import MAX_OUTPUT_MB, bytes_of
 from hpcagent.apps.run import Run
 from hpcagent.errors import AppFailed, BadInput, nearest
 from hpcagent.lifeline import node_name
+from hpcagent.moved import moved
 
 __all__ = ["FIELDS", "LAUNCHERS", "Host", "Launch", "Place", "check_template", "launch_words", "planned"]
 
@@ -544,3 +545,6 @@ def _for_launcher(name: str, env: dict[str, str], per_node: int) -> dict[str, st
     if name == "openmpi" and os.geteuid() == 0:
         env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return env
+
+
+__getattr__ = moved(__name__, {"run_mpi": "hpcagent.apps.ending"})

@@ -34,6 +34,7 @@ from hpcagent.model.records import checked_counter, params_text
 from hpcagent.model.repairs import Repairs
 from hpcagent.model.space import Parameter, Params, Space
 from hpcagent.model.texts import as_name, checked_name
+from hpcagent.moved import moved
 from hpcagent.policies.base import is_contextual, takes_option
 from hpcagent.policies.design import REPLICATES
 from hpcagent.policies.stop import DesignDone, Stop, max_runs, read_stop
@@ -653,3 +654,13 @@ def _stop_text(stop: Stop) -> str:
 def about(campaign: Campaign) -> dict[str, str]:
     """What a DataFrame, or a Dataset, of a campaign's results says of it."""
     return {"campaign": campaign.name, "app": f"{campaign.app.name} {campaign.app.contract.version}"}
+
+
+__getattr__ = moved(
+    __name__,
+    {
+        "load_campaign": "hpcagent.campaign.loading",
+        "load_run": "hpcagent.campaign.loading",
+        "list_configs": "hpcagent.campaign.loading",
+    },
+)
