@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import logging
@@ -157,6 +158,7 @@ def uncapped(words: str) -> str:
     return words[:1].lower() + words[1:]
 
 
+@functools.cache
 def as_sdk_tool(one: Tool) -> SdkTool:
     """A tool as the SDK serves it: arguments that it does not know are refused, errors are answers."""
     found = Served.from_function(
