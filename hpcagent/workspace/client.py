@@ -786,7 +786,7 @@ class Workspace(ToolCalls):
         Args:
             runs: End what runs, too, and close the sites; the next service begins these runs again.
         """
-        if runs:
+        if runs and self.folder.keepers():
             self._connected(start=True)  # without a service nobody could tell those who keep the sites
         if self._connected(start=False):
             pids = [int(self._call("about")["pid"])]

@@ -111,6 +111,7 @@ class Keeper:
     def end(self) -> None:
         """Have `keep` return; what goes is ended."""
         self._ending.set()
+        self._listening.stop()
 
     def close(self) -> None:
         """End what goes, and close the site."""

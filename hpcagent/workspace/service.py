@@ -151,6 +151,7 @@ class Service:
     def end(self) -> None:
         """Have `serve` return."""
         self._ending.set()
+        self._listening.stop()
 
     def close(self) -> None:
         """Close the socket and the workspace; harmless when called twice."""

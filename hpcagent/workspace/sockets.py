@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import secrets
+import select
 import socket
 import struct
 import tempfile
@@ -100,7 +101,11 @@ class Listening:
         finally:
             os.umask(before)
         self.socket.listen(most)
-        self.socket.settimeout(LOOK_S)
+        self.socket.setblocking(False)
+        self._stopped, self._stop = os.pipe()
+        self._look = select.poll()
+        for one in (self.socket.fileno(), self._stopped):
+            self._look.register(one, select.POLLIN)
         self._said = {
             "host": node_name(),
             "pid": os.getpid(),
@@ -126,15 +131,23 @@ class Listening:
     def accept(self) -> Lines | None:
         """The next connection; None if none came for a while, or there are no descriptors for it at the moment."""
         try:
+            if self._look.poll(LOOK_S * 1000) == []:
+                return None
             connection, _ = self.socket.accept()
-        except TimeoutError:
+        except BlockingIOError:
             return None
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ECONNABORTED, errno.ENOBUFS, errno.ENOMEM):
                 raise
             time.sleep(0.1)
             return None
+        connection.setblocking(True)
         return Lines(connection)
+
+    def stop(self) -> None:
+        """Have `accept` return at once from now on; from any thread, or a signal's handler."""
+        with contextlib.suppress(OSError):  # closed already
+            os.write(self._stop, b"\n")
 
     def touch(self) -> None:
         """Show that this process lives, to those on other machines; mend a note that somebody has changed."""
@@ -151,6 +164,10 @@ class Listening:
     def close(self) -> None:
         """Close it and remove socket and note; harmless when called twice."""
         self.socket.close()
+        ends, self._stopped, self._stop = (self._stopped, self._stop), -1, -1
+        for one in ends:
+            if one >= 0:
+                os.close(one)
         for path in (self._place, self._about):
             with contextlib.suppress(OSError):
                 path.unlink()
