@@ -63,7 +63,7 @@ def module(tmp_path, monkeypatch, request):
     monkeypatch.setattr(sys, "dont_write_bytecode", not getattr(request, "param", False))
     monkeypatch.syspath_prepend(str(tmp_path))
     # Without the app: its decorator is itself a look at the module.
-    monkeypatch.setattr("hpcagent.apps.base.own_modules", lambda roots: {})
+    monkeypatch.setattr("hpcagent.apps.decorator.own_modules", lambda roots: {})
     name = f"edited_module_{next(_names)}"
     (tmp_path / f"{name}.py").write_text(TEXT)
     yield importlib.import_module(name)
