@@ -368,7 +368,8 @@ def _computed(order: Mapping[str, Any], run: Run) -> tuple[Outcome, dict[str, An
     is looked at before the run and, as nobody knows when the function reads it, after it; LAMMPS has its own copy.
 
     Returns:
-        What the function gave, and the failure of a run under which a file was edited: kept, but not believed.
+        What the function gave, and the failure of a run under which a file was edited: what it gave is kept, but
+        not believed, nor is an error that it has raised.
 
     Raises:
         AppFailed: `FilesChanged`.
@@ -382,18 +383,30 @@ def _computed(order: Mapping[str, Any], run: Run) -> tuple[Outcome, dict[str, An
     at_import = loaded(modules)
     refuse_others({name: modules[name] for name in at_import - before}, {})
     params = {**order.get("left_out", {}), **placed(order, run)}
-    if "repairs" in settings:
-        outcome = with_repairs(call, params, run, altering=order.get("altering"))
-    else:
-        outcome = call(params, run)
+
+    def edited() -> dict[str, Any] | None:
+        """The failure of a run under which something was edited."""
+        try:
+            later = loaded(modules) - at_import
+            refuse_others({name: modules[name] for name in later}, {} if "only_read" in settings else settings)
+        except AppFailed as error:
+            details = error.details
+            said = f"{error.message} It was edited while the run went: which content was used is not known."
+            return _failure(details["kind"], details["name"], said, repair=details["repair"])
+        return None
+
     try:
-        later = loaded(modules) - at_import
-        refuse_others({name: modules[name] for name in later}, {} if "only_read" in settings else settings)
-    except AppFailed as error:
-        details = error.details
-        said = f"{error.message} It was edited while the run went: which content was used is not known."
-        return outcome, _failure(details["kind"], details["name"], said, repair=details["repair"])
-    return outcome, None
+        if "repairs" in settings:
+            outcome = with_repairs(call, params, run, altering=order.get("altering"))
+        else:
+            outcome = call(params, run)
+    except (Exception, SystemExit) as error:  # e.g. it has read half of a file that was being written
+        failure = edited()
+        if failure is None:
+            raise
+        failure["message"] += f" It failed with {_last_line(error)}"
+        return Outcome(metrics={}), failure
+    return outcome, edited()
 
 
 def _call_of(order: Mapping[str, Any]) -> Callable[[Mapping[str, Any], Run], Outcome]:

@@ -534,6 +534,25 @@ def test_a_file_that_is_edited_while_the_run_goes_is_not_believed(study, tmp_pat
     assert failure["name"] == "FilesChanged" and "while the run went" in failure["message"]
 
 
+def test_an_error_of_a_run_under_which_a_file_is_edited_is_not_believed(study, tmp_path):
+    """As of one that has read a file of which half was written; without an edit it is the error that it is."""
+    program = tmp_path / "program"
+    program.write_text("0")
+    app = study.app().with_settings(program=program)
+
+    def failing(edit):
+        def function(x, run):
+            program.write_text(edit)
+            return {"y": float("half of")}
+
+        order = app.order(app.manifest({"x": 0.5}), work=tmp_path / f"work{edit}", site={})
+        return execute({**order, "function": function})["failure"]
+
+    assert (failing("0")["name"], failing("0")["kind"]) == ("ValueError", "contract")
+    failure = failing("1000")
+    assert failure["name"] == "FilesChanged" and "ValueError: could not convert" in failure["message"]
+
+
 # ---- what it costs
 
 
