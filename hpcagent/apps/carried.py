@@ -29,6 +29,7 @@ from hpcagent.apps.uses import (
     used_by,
 )
 from hpcagent.errors import AppFailed, BadInput
+from hpcagent.moved import moved
 
 __all__ = ["Carried", "carry", "code_digest", "module_roots", "source_digest"]
 
@@ -221,3 +222,9 @@ def _unpack(packed: bytes) -> Callable[..., Any]:
             name="AppNotImportable",
         ) from error
     return function
+
+
+__getattr__ = moved(
+    __name__,
+    {"FORM": "hpcagent.apps.described"} | dict.fromkeys(("apps_in", "names_in"), "hpcagent.apps.uses"),
+)

@@ -547,4 +547,7 @@ def _for_launcher(name: str, env: dict[str, str], per_node: int) -> dict[str, st
     return env
 
 
-__getattr__ = moved(__name__, {"run_mpi": "hpcagent.apps.ending"})
+__getattr__ = moved(
+    __name__,
+    dict.fromkeys(("Finished", "Limit", "finish", "not_started", "prepared", "run_mpi"), "hpcagent.apps.ending"),
+)

@@ -405,7 +405,10 @@ def _computed(order: Mapping[str, Any], run: Run) -> tuple[Outcome, dict[str, An
         if failure is None:
             raise
         failure["message"] += f" It failed with {_last_line(error)}"
-        return Outcome(metrics={}), failure
+        if not isinstance(error, AppFailed):
+            return Outcome(metrics={}), {**failure, "log_tail": traceback.format_exc()[-4000:]}
+        failure["log_tail"] = error.details["log_tail"]
+        return Outcome(metrics=error.details.get("reached", {}), stopped=_blown_up(error)), failure
     return outcome, edited()
 
 

@@ -14,18 +14,19 @@ import importlib.util
 import json
 import os
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from hpcagent.beside import told
-from hpcagent.sites.typechecks import checked_later
+from hpcagent.sites.typechecks import checked_later, put_off
 
 __all__ = ["UNNEEDED", "begin", "defer", "detach", "load_parsl", "python_command"]
 
 _DATABASE = "parsl.monitoring.db_manager"
 
-UNNEEDED = ("parsl", "parsl.executors", "parsl.monitoring", "requests")
+UNNEEDED = ("parsl", "parsl.executors", "parsl.monitoring")
 """Packages of which an interchange and a pool of workers do not need what their `__init__` loads."""
 
 # What Parsl's own modules take from its packages: had from where it is, the rest of the package is not loaded.
@@ -46,6 +47,8 @@ _NEEDED = (
     "parsl.launchers",
     "parsl.providers",
 )
+
+_LOADING = threading.Lock()
 
 # One line, because it travels through shell scripts. The paths come first, so that the process finds what
 # the opener found: hpcagent in a checkout, modules beside the user's script, a notebook's folder.
@@ -110,7 +113,7 @@ def defer(*packages: str) -> None:
 def begin(module: str) -> None:
     """Run `main()` of a module, in a process that is there for it."""
     defer(*UNNEEDED)
-    with checked_later():
+    with checked_later(), put_off("requests"):  # which Parsl has to ask the internet for this machine's address
         made = importlib.import_module(module)
     made.main()
 
@@ -121,16 +124,20 @@ def load_parsl() -> None:
     Other executors load the SDK of Globus Compute, and the database of Parsl's monitoring SQLAlchemy, which takes
     longer than all else.
     """
-    if "parsl.app.app" in sys.modules:
-        return
-    defer("parsl", "parsl.executors", "requests")  # in a process of a site they are
-    database = ModuleType(_DATABASE)
-    database.dbm_starter = start_database  # type: ignore[attr-defined]  # that is all that Parsl takes of it
-    sys.modules[_DATABASE] = database
-    with checked_later():
-        for name in _NEEDED:
-            importlib.import_module(name)
-    sys.modules.pop(_DATABASE)
+    with _LOADING:
+        if all(name in sys.modules for name in _NEEDED):
+            return
+        defer("parsl", "parsl.executors")  # in a process of a site they are
+        database = ModuleType(_DATABASE)
+        database.dbm_starter = start_database  # type: ignore[attr-defined]  # that is all that Parsl takes of it
+        theirs = sys.modules.setdefault(_DATABASE, database)
+        try:
+            with checked_later():
+                for name in _NEEDED:
+                    importlib.import_module(name)
+        finally:
+            if theirs is database:
+                sys.modules.pop(_DATABASE, None)
 
 
 def start_database(*arguments: Any, **options: Any) -> None:

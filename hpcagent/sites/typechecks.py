@@ -16,75 +16,93 @@ from collections.abc import Callable, Iterator
 from types import FunctionType, ModuleType
 from typing import Any
 
-__all__ = ["checked_later"]
+__all__ = ["checked_later", "put_off"]
 
 _OWN = ("parsl", "hpcagent")
 
 
+def checked_later() -> contextlib.AbstractContextManager[None]:
+    """What of Parsl is imported within has its functions checked from the first call by another package on."""
+    return _in_place_of(_Typeguard, "typeguard")
+
+
+def put_off(name: str) -> contextlib.AbstractContextManager[None]:
+    """A package that is imported within is loaded when something of it is asked for. For a process that begins."""
+    return _in_place_of(_StandIn, name)
+
+
 @contextlib.contextmanager
-def checked_later() -> Iterator[None]:
-    """What is imported within has its functions checked from the first call by another package on."""
-    if "typeguard" in sys.modules or importlib.util.find_spec("typeguard") is None:
+def _in_place_of(kind: type[_StandIn], name: str) -> Iterator[None]:
+    spec = importlib.util.find_spec(name) if name not in sys.modules else None
+    if spec is None:
         yield
         return
-    stand_in = _StandIn("typeguard")
-    sys.modules["typeguard"] = stand_in
+    stand_in = kind(name)
+    stand_in.__spec__ = spec  # for another thread that meets it
+    stand_in.__path__ = list(spec.submodule_search_locations or ())
+    sys.modules[name] = stand_in
     try:
         yield
     finally:
-        if sys.modules.get("typeguard") is stand_in:
-            del sys.modules["typeguard"]
+        if sys.modules.get(name) is stand_in:
+            del sys.modules[name]
 
 
 class _StandIn(ModuleType):
-    """What `import typeguard` finds meanwhile; all but `typechecked` is from typeguard itself."""
-
-    @staticmethod
-    def typechecked(target: Any = None, **options: Any) -> Any:
-        if isinstance(target, FunctionType) and not options:
-            return _when_called(target)
-        if (
-            isinstance(target, type)
-            and not options
-            and not any(isinstance(v, property) for v in vars(target).values())
-        ):
-            return _with_methods(target)
-        return _typeguard().typechecked(target, **options)
+    """What `import` finds meanwhile, and whoever has found it keeps; all that it has is the package's."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return getattr(_typeguard(), name)
+        return getattr(self._package(), name)
+
+    def _package(self) -> Any:
+        if isinstance(sys.modules.get(self.__name__), _StandIn):
+            sys.modules.pop(self.__name__, None)
+        return importlib.import_module(self.__name__)
 
 
-def _typeguard() -> Any:
-    if isinstance(sys.modules.get("typeguard"), _StandIn):
-        del sys.modules["typeguard"]
-    return importlib.import_module("typeguard")
+class _Typeguard(_StandIn):
+    def typechecked(self, target: Any = None, **options: Any) -> Any:
+        own = str(getattr(target, "__module__", "")).partition(".")[0] in _OWN
+        if own and not options and isinstance(target, FunctionType):
+            return self._when_called(target)
+        if own and not options and isinstance(target, type) and not _has_properties(target):
+            return self._with_methods(target)
+        return self._package().typechecked(target, **options)
+
+    def _with_methods(self, made: type) -> type:
+        """A class whose own methods are checked."""
+        for name, method in list(vars(made).items()):
+            own = getattr(method, "__func__", method)
+            if isinstance(own, FunctionType) and own.__qualname__ == f"{made.__qualname__}.{name}":
+                checked = self._when_called(own)
+                setattr(made, name, checked if own is method else type(method)(checked))
+        return made
+
+    def _when_called(self, function: FunctionType) -> Callable[..., Any]:
+        checked: list[Callable[..., Any]] = []
+
+        @functools.wraps(function)
+        def call(*args: Any, **named: Any) -> Any:
+            if _caller() in _OWN:
+                return function(*args, **named)
+            if not checked:
+                checked.append(self._package().typechecked(function))
+            return checked[0](*args, **named)
+
+        # Parsl prints its objects by the arguments of their __init__, and looks no deeper than this.
+        call.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+        return call
 
 
-def _with_methods(made: type) -> type:
-    """A class whose own methods are checked."""
-    for name, method in list(vars(made).items()):
-        own = getattr(method, "__func__", method)
-        if isinstance(own, FunctionType) and own.__qualname__ == f"{made.__qualname__}.{name}":
-            checked = _when_called(own)
-            setattr(made, name, checked if own is method else type(method)(checked))
-    return made
+def _has_properties(made: type) -> bool:
+    return any(isinstance(one, property) for one in vars(made).values())
 
 
-def _when_called(function: FunctionType) -> Callable[..., Any]:
-    checked: list[Callable[..., Any]] = []
-
-    @functools.wraps(function)
-    def call(*args: Any, **named: Any) -> Any:
-        caller = str(sys._getframe(1).f_globals.get("__name__", ""))
-        if caller.partition(".")[0] in _OWN:
-            return function(*args, **named)
-        if not checked:
-            checked.append(_typeguard().typechecked(function))
-        return checked[0](*args, **named)
-
-    # Parsl prints its objects by the arguments of their __init__, and looks no deeper than this.
-    call.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
-    return call
+def _caller() -> str:
+    """The package of who has called the function that asks."""
+    try:
+        return str(sys._getframe(2).f_globals.get("__name__", "")).partition(".")[0]
+    except ValueError:  # nobody of Python: a thread that begins with it
+        return ""

@@ -102,9 +102,9 @@ class Listening:
             os.umask(before)
         self.socket.listen(most)
         self.socket.setblocking(False)
-        self._stopped, self._stop = os.pipe()
+        self._stopped, self._stop = socket.socketpair()
         self._look = select.poll()
-        for one in (self.socket.fileno(), self._stopped):
+        for one in (self.socket, self._stopped):
             self._look.register(one, select.POLLIN)
         self._said = {
             "host": node_name(),
@@ -147,7 +147,7 @@ class Listening:
     def stop(self) -> None:
         """Have `accept` return at once from now on; from any thread, or a signal's handler."""
         with contextlib.suppress(OSError):  # closed already
-            os.write(self._stop, b"\n")
+            self._stop.send(b"\n")
 
     def touch(self) -> None:
         """Show that this process lives, to those on other machines; mend a note that somebody has changed."""
@@ -164,10 +164,8 @@ class Listening:
     def close(self) -> None:
         """Close it and remove socket and note; harmless when called twice."""
         self.socket.close()
-        ends, self._stopped, self._stop = (self._stopped, self._stop), -1, -1
-        for one in ends:
-            if one >= 0:
-                os.close(one)
+        self._stopped.close()
+        self._stop.close()
         for path in (self._place, self._about):
             with contextlib.suppress(OSError):
                 path.unlink()

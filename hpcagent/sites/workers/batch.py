@@ -165,7 +165,7 @@ class BatchExecutor(Executor):
         self._told_refused_at = 0.0
         self._deaths = 0
         self._results_at_last_death = -1
-        self._doomed: tuple[float, SiteFailed] | None = None
+        self._doomed: tuple[float, int, SiteFailed] | None = None
         self._quiet_since: float | None = None
         self._told_down = False
         self._told_unended: str | None = None
@@ -353,14 +353,14 @@ class BatchExecutor(Executor):
         if hopeless:
             self._fail(error)
         elif self._doomed is None:
-            self._doomed = time.monotonic() + _LOSSES_S, error
+            self._doomed = time.monotonic() + _LOSSES_S, self._results, error
 
     def _give_up_if_doomed(self) -> None:
         """Fail as the blocks have ended one after another, once it is known what was in the last of them."""
         if self._doomed is None or self.bad_state_is_set:
             return
-        until, error = self._doomed
-        if self._results != self._results_at_last_death:
+        until, results, error = self._doomed
+        if self._results != results:
             self._doomed = None  # a result has come after all
         elif time.monotonic() > until:
             self._fail(error)

@@ -551,6 +551,24 @@ def test_an_error_of_a_run_under_which_a_file_is_edited_is_not_believed(study, t
     assert (failing("0")["name"], failing("0")["kind"]) == ("ValueError", "contract")
     failure = failing("1000")
     assert failure["name"] == "FilesChanged" and "ValueError: could not convert" in failure["message"]
+    assert "Traceback" in failure["log_tail"]
+
+
+def test_what_an_engine_said_before_it_failed_under_an_edit_is_kept(study, tmp_path):
+    program = tmp_path / "program"
+    program.write_text("0")
+    app = study.app().with_settings(program=program)
+    order = app.order(app.manifest({"x": 0.5}), work=tmp_path / "work", site={})
+
+    def blown_up(x, run):
+        program.write_text("1000")
+        raise ha.AppFailed(
+            "blew up", kind="simulation", name="Blew", log_tail="its last lines", reached={"y": 0.1}
+        )
+
+    done = execute({**order, "function": blown_up})
+    assert (done["failure"]["name"], done["failure"]["log_tail"]) == ("FilesChanged", "its last lines")
+    assert done["metrics"] == {"y": 0.1}
 
 
 # ---- what it costs

@@ -84,6 +84,32 @@ exec("made(max_threads='two')", {"__name__": "hpcagent.mine", "made": ThreadPool
 """
 
 
+MEANWHILE = """
+import _thread, inspect, sys, threading
+import hpcagent.sites.launch as launch
+with launch.checked_later():
+    import typeguard
+    @typeguard.typechecked
+    def numbers(n: int):
+        yield n
+    import typeguard._checkers
+    from parsl.utils import get_last_checkpoint
+assert inspect.isgeneratorfunction(numbers) and sys.modules["typeguard"].__file__
+_thread.start_new_thread(get_last_checkpoint, ())  # called by nobody
+several = [threading.Thread(target=launch.load_parsl) for _ in range(4)]
+[one.start() for one in several], [one.join() for one in several]
+import requests
+print(requests.Session.__name__, getattr(sys.modules.get(launch._DATABASE), "__file__", "") is None)
+"""
+
+
+def test_other_threads_that_import_meanwhile_find_what_there_is(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(MEANWHILE)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("Session False\n", "")
+
+
 def test_what_a_user_gives_to_parsl_is_checked_and_what_hpcagent_gives_costs_no_check() -> None:
     done = subprocess.run([sys.executable, "-c", CHECKED], capture_output=True, text=True)
     first, second = done.stdout.splitlines()

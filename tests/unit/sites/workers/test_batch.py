@@ -238,6 +238,12 @@ def test_a_result_that_comes_late_saves_a_site_whose_blocks_ended_in_a_row(execu
     _ended_in_a_row(executor, "failed")
     wait(executor, clock, 1)
     executor._results += 1
+    jobs = {str(n): module.Job(str(n), "failed") for n in range(4)}  # one more in the same look
+    executor.provider.known = lambda: jobs
+    executor.blocks_to_job_id["3"] = "3"
+    up = Path(executor.worker_logdir, "block-3")
+    up.mkdir()
+    (up / "up").touch()
     wait(executor, clock, 20)
     assert not executor.bad_state_is_set
 
