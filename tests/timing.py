@@ -15,7 +15,7 @@ LIST = Path(__file__).resolve().parent / "long.txt"
 """The test functions that take long; `make check` is without them. Written by `python tests/in_lanes.py --times`."""
 
 # Seconds of CPU of one test; all that take less are two minutes on two cores.
-LONG_S = 0.25
+LONG_S = 0.1
 
 
 def function_of(nodeid: str) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import math
+import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -299,7 +302,12 @@ def test_a_timestep_far_too_long_explodes_by_name(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "thermo.csv").is_file()
 
 
-def test_its_walltime_ends_it_with_what_there_is(tmp_path: Path) -> None:
+def test_its_walltime_ends_it_with_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = (
+        itertools.count()
+    )  # at a clock that goes on by a hundredth of a second with each, however busy the machine is
+    clock = types.SimpleNamespace(monotonic=lambda: 0.01 * next(looks), perf_counter=time.perf_counter)
+    monkeypatch.setattr("hpcagent.science.mlip.md.time", clock)
     with pytest.raises(AppFailed, match=r"walltime limit of 0\.3 s") as failed:
         dynamics(
             argon(), tmp_path / "run", ARGON, engine="lj", steps=1_000_000, resources={"walltime_s": 0.3}, every=10
