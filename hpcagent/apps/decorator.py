@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpcagent.apps import carried, described
 from hpcagent.apps.base import App, check_names, declared_settings
@@ -17,10 +17,6 @@ from hpcagent.model.contract import OUTPUTS_ONLY, Contract, Metric, Resources
 from hpcagent.model.extended import check_extendable
 from hpcagent.model.space import Parameter, Space
 from hpcagent.moved import first_name
-
-if TYPE_CHECKING:
-    pass
-
 
 __all__ = ["app"]
 

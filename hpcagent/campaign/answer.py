@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpcagent.campaign.agreeing import agreeing, as_measured
 from hpcagent.campaign.best import Best, Speedup
@@ -28,9 +28,6 @@ from hpcagent.model.records import Observation, Result
 from hpcagent.statistics.points import Key, key
 from hpcagent.statistics.recommend import Estimate, Recommendation, estimates, recommend
 from hpcagent.store.rundir import RunDir
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
     "answer",

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from hpcagent.campaign.numbers import point_text, with_error
 from hpcagent.html import Card, Displayed
 from hpcagent.model.space import Params
-
-if TYPE_CHECKING:
-    pass
-
 
 __all__ = ["Best", "Speedup"]
 
