@@ -30,14 +30,13 @@ from hpcagent.sites.workers.fair_share import Turns
 from hpcagent.store.metrics_file import read_table
 
 A, B = Profile(name="a", kind="threads"), Profile(name="b", kind="threads")
-SLEEPS = {"value": 0.05}
 
 
 @ha.app(
     name="slow", parameters={"x": ha.Float(0, 1, default=0.5)}, metrics={"value": "1"}, estimated_runtime_s=0.05
 )
 def slow(x: float) -> dict[str, float]:
-    time.sleep(SLEEPS["value"])
+    time.sleep(0.05)
     return {"value": x}
 
 
@@ -69,17 +68,32 @@ def test_a_campaign_runs_on_both_sites_and_the_record_says_where(tmp_path):
     assert len(again.results) == 20 and {r.site for r in again.results} == {"a", "b"}
 
 
-def test_a_site_that_dies_costs_its_unfinished_runs_another_try_uncharged(tmp_path, monkeypatch):
-    monkeypatch.setitem(SLEEPS, "value", 0.2)
+def test_a_site_that_dies_costs_its_unfinished_runs_another_try_uncharged(tmp_path):
     events: list[str] = []
+    begun, over = threading.Event(), threading.Event()
+
+    @ha.app(name="held", parameters={"x": ha.Float(0, 1, default=0.5)}, metrics={"value": "1"})
+    def held(x: float, run: Any) -> dict[str, float]:
+        if run.site["name"] == "a":
+            begun.set()
+            over.wait(60)
+        return {"value": x}
+
     with open_site([A, B], run_dir=tmp_path / "s", private=True) as sites:
-        threading.Timer(0.3, sites.members[0].site.close).start()
+        lost = sites.members[0].site
+
+        def die() -> None:
+            begun.wait(60)
+            lost.close()
+
+        threading.Thread(target=die, daemon=True).start()
         result = ha.run(
-            _campaign(retries=0),
+            _campaign(held, retries=0),
             site=sites,
             run_dir=tmp_path / "r",
             watch=lambda event: events.append(event.reason),
         )
+        over.set()
     assert len(result.results) == 16 and all(r.ok for r in result.results)
     assert {r.site for r in result.results[8:]} == {"b"}
     assert any("the site a is lost" in text and "go to b, uncharged" in text for text in events)
