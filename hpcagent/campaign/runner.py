@@ -7,38 +7,32 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from hpcagent.apps.base import App
 from hpcagent.apps.chain import ChainRun, inner_manifest
-from hpcagent.apps.deciding import Looks, declared, keeping
 from hpcagent.apps.finished import with_reuse_said
 from hpcagent.apps.made_with import changed_files
 from hpcagent.apps.parts import Part
-from hpcagent.apps.run_records import FOLDER, Ended, OnRecord, RunRecords, close_record_file, open_records
+from hpcagent.apps.run_records import OnRecord, RunRecords, close_record_file, open_records
 from hpcagent.apps.worker import execute, execute_each
+from hpcagent.campaign.attempts import Attempts
 from hpcagent.campaign.chain_runs import ChainCall, Inner, InnerRuns, interrupted, part_events, refused
 from hpcagent.campaign.ensemble_table import Ensemble
 from hpcagent.campaign.ensembles import Ensembles
-from hpcagent.campaign.extending import from_the_end_of
-from hpcagent.campaign.guarding import Guarding
+from hpcagent.campaign.orders import Orders
 from hpcagent.campaign.recorded import found_result
-from hpcagent.campaign.same_files import compared, files_event, level_key, refusal, unknown_before
+from hpcagent.campaign.returned import Returned, answers_of
 from hpcagent.campaign.spread import Lot, Spread
 from hpcagent.campaign.state import State, result_event
 from hpcagent.campaign.suspects import Suspects
 from hpcagent.errors import AppFailed, BadInput, SiteFailed
-from hpcagent.model.base import explain
-from hpcagent.model.failures import KINDS, MOST_LOST
 from hpcagent.model.records import Cost, Failure, Manifest, Result
-from hpcagent.sites.ended import failure_of
 from hpcagent.sites.several import Sites
 from hpcagent.sites.site import Site
 from hpcagent.store.journal import Journal
@@ -49,32 +43,10 @@ __all__ = ["Runner"]
 # Runs that go to a worker together take this long, in seconds.
 PACK_S = 0.01
 
-# Before an attempt that follows one on a full disk, in seconds: the second, the third, and all further ones.
-PAUSES_S = (5.0, 20.0, 60.0)
-
 # So many chains have their functions running at a time; each is a thread that mostly waits.
 MOST_CHAINS = 256
 
 Pack = tuple[Sequence[Manifest], Future[Any]]
-
-
-def pause_s(attempt: int) -> float:
-    """Seconds to wait after this attempt of a run, where another one may go better later only.
-
-    Example:
-        >>> [pause_s(attempt) for attempt in (1, 2, 3, 20)]
-        [5.0, 20.0, 60.0, 60.0]
-    """
-    return PAUSES_S[min(attempt, len(PAUSES_S)) - 1]
-
-
-def _answers(manifests: Sequence[Manifest], future: Future[Any]) -> Iterator[tuple[Manifest, Any]]:
-    """Each manifest of a pack with its worker's answer, or with the error that took the whole pack."""
-    error = future.exception()
-    if error is not None:
-        return ((m, error) for m in manifests)
-    answer = future.result()
-    return zip(manifests, answer if isinstance(answer, list) else [answer], strict=True)
 
 
 def _near(inputs: Sequence[Mapping[str, Any]]) -> frozenset[str]:
@@ -136,14 +108,13 @@ class Runner:
         self._state = state
         self._journal = journal
         self._work = folder.work.absolute()
-        open_records(f"{self._work}/{FOLDER}")
         self._promises = app.promises(required)
-        self._looks: Looks = {}
-        self._retries = retries
+        self.orders = Orders(app, state, folder, promises=self._promises, write=self._write)
+        open_records(self.orders.records)
+        self.attempts = Attempts(state, retries)
         self._clock = clock
         self._finished: queue.SimpleQueue[Pack | ChainCall | None] = queue.SimpleQueue()
         self._about_site = site.about
-        self._versions: dict[str, str] | None = None
         self._held: deque[Pack | ChainCall | None] = deque()  # several threads may wait
         self._inner = InnerRuns(state, self._work, cache)
         self._asked: list[ChainCall] = []
@@ -151,8 +122,6 @@ class Runner:
         self._chains_due: deque[Manifest] = deque()
         self._stopping = False
         self._suspects = Suspects()
-        self._paused: list[tuple[float, str]] = []  # when by `time.monotonic`, and which run is sent again
-        self._wants_s: dict[str, float] = {}
         self._turn = site.turns.join()
         self._spread: Spread | None = None
         if isinstance(site, Sites):
@@ -163,17 +132,25 @@ class Runner:
         self._chain_turns: dict[int, float] = {}
         self.running: dict[str, Manifest] = {}
         self.given_up: set[str] = set()
-        self.pause_s: Callable[[int], float] = pause_s
         self.may_retry: Callable[[Manifest, float], bool] = lambda manifest, node_hours: True
-        self.guard: Guarding | None = None
-        self.altering: Mapping[str, Any] | None = None
         self._ignored: set[str] = set()
-        self._sent_before: set[str] = set()
-        self._ended = Ended(self._work)
         self._root = folder.root
         self._launches, self._rolling = ensemble, rolling
         self._news: list[str] = []
         self._ensembles = self._made_ensembles()
+        self._returned = Returned(
+            state,
+            place_of=lambda identity: self._inner.place if identity in self._inner else self._work,
+            site_of=self._site_of,
+            note_of=lambda manifest: self.orders.note_of(self._app_of(manifest.execution_id), manifest),
+            clock=clock,
+        )
+
+    def _write(self, event: dict[str, Any]) -> None:
+        """Put an event into the journal, and what it says into the state."""
+        stamped = {"event": event["event"], "at": self._clock(), **event}
+        self._journal.append([stamped])
+        self._state.apply(stamped)
 
     def _made_ensembles(self) -> Ensembles | None:
         if not self._app.shares_launches:
@@ -185,18 +162,18 @@ class Runner:
             self._turn,
             self._root,
             table=self._launches,
-            order=lambda manifest: self._order(manifest, self._about_site),
+            order=lambda manifest: self.orders.of(manifest, self._about_site),
             ended=lambda manifest, answer: finished.put(((manifest,), answer)),
             wake=lambda: finished.put(None),
             tell=lambda said: self._news.append(said),
-            wants_s=self._wants_s,
+            wants_s=self.attempts.wants_s,
             whole=self._rolling,
         )
 
     def recover(self) -> list[Result]:
         """Take over results that a worker wrote but no coordinator recorded."""
         left = {manifest.execution_id: manifest for manifest in self._state.open_ended()}
-        self._sent_before.update(left)
+        self.orders.sent_before(left)
         records = RunRecords(self._work).of(left.__contains__) if left else {}
         results = (self._found(self._work, manifest, records.get(name)) for name, manifest in left.items())
         found = [result for result in results if result is not None]
@@ -243,9 +220,7 @@ class Runner:
 
     def _book_launches(self, *, settled: bool = False) -> None:
         for event in () if self._ensembles is None else self._ensembles.book(settled=settled):
-            event["at"] = self._clock()
-            self._journal.append([event])
-            self._state.apply(event)
+            self._write(event)
 
     def share(self, workers: int) -> int:
         """Return how many of so many workers are for these runs, where campaigns share the site."""
@@ -255,7 +230,7 @@ class Runner:
         """Release the chains that are running: the campaign is interrupted or over."""
         self._stopping = True
         self._turn.leave()
-        close_record_file(f"{self._work}/{FOLDER}")  # on a site of threads the runs were in this process
+        close_record_file(self.orders.records)  # on a site of threads the runs were in this process
         if self._ensembles is not None:
             self.settle()
             self._ensembles.stop()
@@ -292,15 +267,8 @@ class Runner:
         chain = ChainRun(app, inputs, partial(self._ask, manifest, app))
         if manifest.index not in self._chain_turns:
             self._chain_turns[manifest.index] = self._turn.next(self._state.recent.expected_s(manifest), runs=0)
-        with keeping(self._looks):
-            order = app.order(
-                manifest,
-                work=work,
-                site=self._about_site,
-                promises=promises,
-                attempt=self._state.retried.get(manifest.execution_id, 1),
-            ) | {"function": chain.function, "account": chain.account, "shared": shared}
-        self._look(app, manifest, order["files"], self._about_site)
+        order = self.orders.of_part(app, manifest, self._about_site, work=work, promises=promises)
+        order |= {"function": chain.function, "account": chain.account, "shared": shared}
         answer: Future[Any] = Future()
         answer.add_done_callback(lambda done: self._finished.put(((manifest,), done)))
 
@@ -331,7 +299,7 @@ class Runner:
         """Called in a chain's thread; the run itself is started by `collect`."""
         if self._stopping:
             raise interrupted()
-        with keeping(self._looks):
+        with self.orders.keeping():
             manifest = inner_manifest(chain, of, app, inputs, params, seed, replicate, self._about_site)
             if app.made_of and manifest.execution_id not in self._state.parts:
                 # Asked for before modules counted: the same run, under the id that it has in the journal.
@@ -347,9 +315,7 @@ class Runner:
         """Write down what chains have asked for, and send what is ready."""
         records, ready = self._inner.admit(self._drop_asked())
         if records:
-            event = {"event": "parts", "at": self._clock(), "parts": records}
-            self._journal.append([event])
-            self._state.apply(event)
+            self._write({"event": "parts", "parts": records})
         self._send(ready)
 
     def _send(self, ready: Sequence[Inner]) -> None:
@@ -374,9 +340,7 @@ class Runner:
         result = self._found(self._inner.place, inner.manifest)
         if result is None or changed_files(result.files):
             return None
-        with keeping(self._looks):
-            files = declared(inner.app.function, inner.manifest.params, inner.app.settings, self._about_site)
-        self._look(inner.app, inner.manifest, files, self._about_site)
+        self.orders.look_at(inner, self._about_site)
         said = with_reuse_said({"notes": result.notes, "versions": result.versions})
         return result.model_copy(update={"notes": tuple(said["notes"])}), self._inner.cached
 
@@ -395,8 +359,13 @@ class Runner:
             )
             return
         app.contract.space.validated(manifest.params, where=f"app {app.name}")
+
+        def inner_order(about: Mapping[str, Any]) -> dict[str, Any]:
+            made = self.orders.of_part(app, manifest, about, work=self._inner.place)
+            return made | {"shared": self._inner.cached}
+
         if self._spread is None:
-            order = self._inner_order(inner, self._about_site)
+            order = inner_order(self._about_site)
             label, needs = self._place(manifest, self._site)
         # Those of earlier chains first, so that chains end one after the other and not all at the last moment.
         turn, priority = self._turn, self._turn.again()
@@ -414,24 +383,13 @@ class Runner:
             return
 
         def send(site: Site, about: Mapping[str, Any]) -> Future[Any]:
-            made, (where, wants) = self._inner_order(inner, about), self._place(manifest, site)
+            made, (where, wants) = inner_order(about), self._place(manifest, site)
             sent = site.submit(execute, made, *inputs, executor=where, needs=wants, priority=priority)
             sent.add_done_callback(back)
             return sent
 
         inner.sent = True
         self._spread.add(self._lot((manifest,), priority, send, near=_near(inputs), refuse=back))
-
-    def _inner_order(self, inner: Inner, about: Mapping[str, Any]) -> dict[str, Any]:
-        with keeping(self._looks):
-            order = inner.app.order(
-                inner.manifest,
-                work=self._inner.place,
-                site=about,
-                attempt=self._state.retried.get(inner.manifest.execution_id, 1),
-            ) | {"shared": self._inner.cached}
-        self._look(inner.app, inner.manifest, order["files"], about)
-        return order
 
     def _lot(
         self,
@@ -451,13 +409,11 @@ class Runner:
             failed.set_exception(error)
             refuse(failed)
 
-        wants_s = max((self._wants_s.get(m.execution_id, 0.0) for m in manifests), default=0.0)
+        wants_s = max((self.attempts.wants_s.get(m.execution_id, 0.0) for m in manifests), default=0.0)
         return Lot(manifests, priority, send, wants_s, refused_with if refuse else None, near=near)
 
     def _note_lost(self, site: str, why: str) -> None:
-        event = {"event": "site_lost", "at": self._clock(), "site": site, "reason": why}
-        self._journal.append([event])
-        self._state.apply(event)
+        self._write({"event": "site_lost", "site": site, "reason": why})
 
     def _parts_ended(self, ended: Sequence[tuple[Result, bool]]) -> list[Inner]:
         """Record results of inner runs, and whether others paid for them; return those that can start now."""
@@ -487,7 +443,7 @@ class Runner:
     def _submit(self, manifests: Sequence[Manifest], *, again: bool = False) -> None:
         first, runs, turn = manifests[0], len(manifests), self._turn
         if self._spread is None:
-            orders = [self._order(manifest, self._about_site) for manifest in manifests]
+            orders = [self.orders.of(manifest, self._about_site) for manifest in manifests]
             label, needs = self._place(first, self._site)
         if again:
             priority = turn.again(runs)
@@ -506,7 +462,7 @@ class Runner:
             return
 
         def send(site: Site, about: Mapping[str, Any]) -> Future[Any]:
-            made, (where, wants) = [self._order(m, about) for m in manifests], self._place(first, site)
+            made, (where, wants) = [self.orders.of(m, about) for m in manifests], self._place(first, site)
             work, what = (execute, made[0]) if runs == 1 else (execute_each, made)
             sent = site.submit(work, what, executor=where, needs=wants, priority=priority)
             sent.add_done_callback(back)
@@ -516,79 +472,15 @@ class Runner:
 
     def _place(self, manifest: Manifest, site: Site) -> tuple[str, dict[str, Any]]:
         label, needs = site.place(manifest.resources, estimated_runtime_s=manifest.estimated_runtime_s)
-        wants_s = self._wants_s.get(manifest.execution_id, 0.0)
+        wants_s = self.attempts.wants_s.get(manifest.execution_id, 0.0)
         return label, {**needs, "walltime_s": max(wants_s, needs.get("walltime_s", 0.0))} if wants_s else needs
-
-    def _order(self, manifest: Manifest, about: Mapping[str, Any]) -> dict[str, Any]:
-        # The gate: whatever suggested this, nothing outside the contract reaches a worker.
-        self._app.contract.space.validated(manifest.params, where=f"app {self._app.name}")
-        with keeping(self._looks):
-            order = self._app.order(
-                manifest,
-                work=self._work,
-                site=about,
-                promises=self._promises,
-                attempt=self._state.retried.get(manifest.execution_id, 1),
-            )
-        self._look(self._app, manifest, order["files"], about)
-        order["records"] = f"{self._work}/{FOLDER}"
-        if self.altering is not None:
-            order["altering"] = self.altering
-        if manifest.execution_id in self._sent_before:  # its directory may be there, or another worker in it
-            order["again"] = True
-            if (ended := self._ended.of(manifest.execution_id)) is not None:
-                order["ended"] = ended
-        self._sent_before.add(manifest.execution_id)
-        if manifest.extends:
-            order["extends"] = from_the_end_of(self._state.results.get(manifest.extends), self._work)
-        elif self.guard is not None:  # what is extended is to be known better
-            order["guard"] = self.guard.of(manifest)
-        return order
-
-    def _look(self, app: App, manifest: Manifest, files: Mapping[str, str], about: Mapping[str, Any]) -> None:
-        """Before a run is sent: its files are those of the finished ones; what is new is written down.
-
-        Raises:
-            InputsChanged: Finished runs at this level have used another file.
-        """
-        if not files:
-            return
-        level = self._state.files.get(level_key(app.name, manifest.params, app.settings))
-        known = level is not None and all(digest in level.files.get(name, ()) for name, digest in files.items())
-        if level is not None and known and all(len(level.files[name]) == 1 for name in files):
-            return
-        ended = (*self._state.results.values(), *self._state.part_results.values())
-        other = [] if level is None else compared(level, files, ended, about)
-        if other:
-            raise refusal(str(self._root), other, done=self._state.finished, elsewhere=True)
-        if known:
-            return
-        # Of a chain its inner runs say it; which potentials a LAMMPS script reads may follow from any parameter.
-        quiet = level is not None or app.chain or "engine" not in manifest.params
-        note = "" if quiet else unknown_before(app.name, manifest.params, files, ended)
-        event = {
-            "at": self._clock(),
-            **files_event(app.name, manifest.params, app.settings, files, note, function=app.function),
-        }
-        self._journal.append([event])
-        self._state.apply(event)
-        if note:
-            self._news.append(note)
 
     def news(self) -> list[str]:
         """What was noticed of the files of runs since the last call, in sentences."""
-        news, self._news = self._news, []
+        news = [*self._news, *self.orders.news]
+        self._news.clear()
+        self.orders.news.clear()
         return news
-
-    def _with_files_said(self, manifest: Manifest, answer: dict[str, Any]) -> dict[str, Any]:
-        """An answer with a note, if earlier runs do not say what they were computed with."""
-        if not any(level.note for level in self._state.files.values()):
-            return answer
-        app = self._app_of(manifest.execution_id)
-        level = self._state.files.get(level_key(app.name, manifest.params, app.settings))
-        if level is None or not level.note or level.note in answer.get("notes", ()):
-            return answer
-        return {**answer, "notes": [*answer.get("notes", ()), level.note]}
 
     def peek(self, timeout_s: float) -> bool:
         """Wait until a run has ended, at most `timeout_s`; takes nothing in, so it may be interrupted."""
@@ -614,8 +506,8 @@ class Runner:
         ended = self._arrived()
         if retry and self._asked:
             self._admit()
-        answers = ((m, a) for pack in ended for m, a in _answers(*pack))
-        read = [self._result(m, a) for m, a in answers if m.execution_id not in self._ignored]
+        answers = ((m, a) for pack in ended for m, a in answers_of(*pack))
+        read = [self._returned.result(m, a) for m, a in answers if m.execution_id not in self._ignored]
         starved = {r.manifest.execution_id for r, _ in read if r.failure and r.failure.means.charged == "culprit"}
         culprit = self._suspects.culprit(starved) if starved else None
         taken = _Taken()
@@ -629,7 +521,7 @@ class Runner:
         self._book_launches()
         again = self._allowed(taken.again, taken.results, taken.parts)
         if again:  # what their workers may have written before they were lost, once for all of them
-            self._ended.look(self._state.final)
+            self.orders.look_for_ended()
         ready = self._parts_ended(taken.parts)
         # Before the first of them is sent, which may fail with the site: see `move`.
         self.running.update((r.manifest.execution_id, r.manifest) for r, _ in again if not self._is_inner(r))
@@ -655,18 +547,20 @@ class Runner:
         found = event.pop("found", False)
         means = None if result.failure is None else result.failure.means
         elsewhere = self._spread is not None and self._spread.took(result)
-        if means is not None and means.cut and not self._more_time(result):
-            result, event = self._had_a_block(result)
+        app = self._app_of(identity)
+        whole_s = self._site.longest_s(result.manifest.resources) if means is not None and means.cut else None
+        if whole_s is not None and not self.attempts.more_time(result, app, whole_s):
+            result = self.attempts.had_all(result, whole_s)
             self._suspects.done(identity)
             if inner:
                 taken.parts.append((result, False))
                 return
             self.given_up.add(identity)
-            taken.add(result, event)
+            taken.add(result, result_event(result))
             return
         if charged is None:
             charged = not elsewhere and (means is None or means.charged != "no")
-        if self._worth_retrying(result, charged):
+        if self.attempts.another(result, app, charged=charged):
             if retry:
                 taken.again.append((result, charged))
             return
@@ -681,7 +575,7 @@ class Runner:
 
     def _go_on(self, ready: Sequence[Inner]) -> None:
         """Send what has waited for the answers: suspects, chains and their runs, what sites and launches take."""
-        for execution_id in [*self._suspects.release(), *self._after_their_pause()]:
+        for execution_id in [*self._suspects.release(), *self.attempts.due()]:
             self._submit_again(execution_id)
         self._send(ready)
         self._start_chains()
@@ -689,24 +583,6 @@ class Runner:
             self._spread.go()
         if self._ensembles is not None:
             self._ensembles.go()
-
-    def _after_their_pause(self) -> list[str]:
-        if not self._paused:
-            return []
-        now = time.monotonic()
-        due = [name for at, name in self._paused if at <= now]
-        self._paused = [(at, name) for at, name in self._paused if at > now]
-        return due
-
-    def _pause(self, result: Result) -> None:
-        """Send a run again after a while: what it failed of may have gone by then."""
-        assert result.failure is not None
-        seconds, name = self.pause_s(result.attempt), result.manifest.execution_id
-        if not self._paused:
-            self._news.append(
-                f"run {result.manifest.index} failed of {result.failure.name}, and is begun anew in {seconds:g} s"
-            )
-        self._paused.append((time.monotonic() + seconds, name))
 
     def _arrived(self) -> list[Pack]:
         """What is in the queue: the answers of runs; calls of chains are set aside for `_admit`."""
@@ -749,7 +625,7 @@ class Runner:
         self._take(retry=False)
         self._finished = queue.SimpleQueue()
         self._suspects = Suspects()
-        self._paused = []  # sent again with all others
+        self.attempts.paused.clear()  # sent again with all others
         self._site = site
         self._turn.leave()
         self._turn = site.turns.join()
@@ -764,73 +640,11 @@ class Runner:
         due = {m.execution_id for m in self._chains_due}
         going = [m for m in left if m.execution_id in self._chains or m.execution_id in due]
         self.running.update((m.execution_id, m) for m in going)
-        self._ended.look(self._state.final)
+        self.orders.look_for_ended()
         self.start([m for m in left if m.execution_id not in self.given_up and m not in going])
         for inner in self._inner.unfinished():
             inner.sent = inner.app.chain and inner.manifest.execution_id in self._chains
         self._send(self._inner.ready())
-
-    def _result(self, manifest: Manifest, answer: dict[str, Any] | BaseException) -> tuple[Result, dict[str, Any]]:
-        """The result, and how it stands in the journal."""
-        if isinstance(answer, dict):
-            answer = self._with_files_said(manifest, self._with_versions_said(answer))
-            fields = {k: v for k, v in answer.items() if k != "found"}
-            try:
-                result = Result.model_validate({"manifest": manifest, **fields})
-            except ValidationError as error:
-                answer = self._misfit(manifest, error)
-            else:
-                return result, {"execution_id": manifest.execution_id, **answer}
-        kind, name, message = failure_of(answer)
-        now = self._clock()
-        result = Result(
-            manifest=manifest,
-            status=KINDS[kind].status,
-            failure=Failure(kind=kind, name=name, message=message),
-            started_at=now,
-            ended_at=now,
-            site=self._site_of(manifest.execution_id),
-            workdir=str(self._work / manifest.execution_id),
-            attempt=self._state.retried.get(manifest.execution_id, 1),
-        )
-        return result, result_event(result)
-
-    def _misfit(self, manifest: Manifest, error: ValidationError) -> AppFailed:
-        """What an answer means that is no result: a worker of another version, or a file that was changed."""
-        place = self._inner.place if manifest.execution_id in self._inner else self._work
-        path = place / manifest.execution_id / "result.json"
-        with contextlib.suppress(OSError):  # else the next attempt would find it again
-            path.rename(path.with_name("result.json.damaged"))
-        return AppFailed(
-            f"{explain(Result, error, str(path)).message} It is kept as result.json.damaged.",
-            kind="infrastructure",
-            name="BadResult",
-        )
-
-    def _with_versions_said(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """An answer with a note, if a program has another version than in earlier runs of the campaign."""
-        versions = answer.get("versions") or {}
-        if self._versions is None:
-            earlier = (*self._state.results.values(), *self._state.part_results.values())
-            self._versions = {name: version for r in earlier for name, version in r.versions.items()}
-        other = [
-            f"{name} {version}, earlier runs of this campaign with {self._versions[name]}"
-            for name, version in versions.items()
-            if self._versions.setdefault(name, version) != version
-        ]
-        if not other:
-            return answer
-        return {**answer, "notes": [*answer.get("notes", ()), f"computed with {'; '.join(other)}"]}
-
-    def _worth_retrying(self, result: Result, charged: bool) -> bool:
-        if result.failure is None or not result.failure.means.again:
-            return False
-        if self._app_of(result.manifest.execution_id).chain:
-            return False  # its inner runs have had their attempts
-        lost = self._state.uncharged_attempts.get(result.manifest.execution_id, 0)
-        if not charged:
-            return lost < MOST_LOST
-        return result.attempt - lost <= self._retries
 
     def _allowed(
         self, again: list[tuple[Result, bool]], results: list[Result], parts: list[tuple[Result, bool]]
@@ -887,54 +701,26 @@ class Runner:
             self._ensembles.drop(costs)
         self._site.cancel([*self.running, *(i.manifest.execution_id for i in self._inner.unfinished())])
         self.running.clear()
-        self._paused = []
+        self.attempts.paused.clear()
         self._chains_due.clear()
         self._record(ended, [result_event(r) for r in ended])
         return ended
-
-    def _more_time(self, result: Result) -> bool:
-        """Ask for more time for a run that its block's end has cut off; False if it had all that a block has."""
-        failure, name = result.failure, result.manifest.execution_id
-        whole = self._site.longest_s(result.manifest.resources)
-        goes_on = failure is not None and failure.means.goes_on
-        if whole is None or goes_on or "restart" in self._app_of(name).settings:
-            return True
-        had = self._wants_s.get(name, 0.0)
-        if had >= whole:
-            return False
-        # How long it ran is known where it was stopped in time; where the scheduler ended the job it is not.
-        known = result.cost.wall_s if not had else 0.0
-        self._wants_s[name] = min(2 * known, whole) if known else whole
-        return True
-
-    def _had_a_block(self, result: Result) -> tuple[Result, dict[str, Any]]:
-        """The result of a run that the whole time of a block was not enough for."""
-        assert result.failure is not None
-        whole = self._site.longest_s(result.manifest.resources)
-        words = f"{result.failure.message} It had the whole usable time of a block ({whole:g} s)."
-        repair = "longer blocks (--walltime; walltime in [block]), shorter runs, or restart files ([restart])"
-        result = result.model_copy(
-            update={"failure": result.failure.model_copy(update={"message": words, "repair": repair})}
-        )
-        return result, result_event(result)
 
     def _retry(self, result: Result, charged: bool, *, suspect: bool) -> None:
         manifest = result.manifest
         event = {
             "event": "retry",
-            "at": self._clock(),
             "execution_id": manifest.execution_id,
             "attempt": result.attempt + 1,
             "failure": None if result.failure is None else result.failure.model_dump(mode="json"),
             "charged": charged,
             "node_hours": result.cost.node_hours,
         }
-        self._journal.append([event])
-        self._state.apply(event)
+        self._write(event)
         if suspect:
             self._suspects.add(manifest.execution_id)
         elif result.failure is not None and result.failure.means.waits:
-            self._pause(result)
+            self._news += filter(None, [self.attempts.pause(result)])
         else:
             self._submit_again(manifest.execution_id)
 
@@ -944,5 +730,5 @@ class Runner:
         self._journal.append([{"event": "results", "at": self._clock(), "results": events}])
         for result in results:
             self._state.add_result(result)
-        if self.guard is not None:
-            self.guard.recorded()
+        if self.orders.guard is not None:
+            self.orders.guard.recorded()

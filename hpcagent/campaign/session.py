@@ -101,8 +101,8 @@ class Session:
         self.runner.may_retry = self.spending.may_retry
         self.spending.unbooked = self.runner.unbooked
         if campaign.guard is not None:
-            self.runner.guard = Guarding(campaign, state, self.folder)
-        self.runner.altering = altering(campaign.app, campaign.repairs, campaign.search.names)
+            self.runner.orders.guard = Guarding(campaign, state, self.folder)
+        self.runner.orders.altering = altering(campaign.app, campaign.repairs, campaign.search.names)
         self.queue = Queue(self.folder, campaign, state, remark=lambda words: teller.tell("site", reason=words))
         self.planner = Planner(
             campaign,

@@ -16,7 +16,7 @@ import pytest
 from hpcagent.apps import run_records, worker
 from hpcagent.apps.base import App
 from hpcagent.apps.landscape import synthetic
-from hpcagent.campaign import runner as runner_module
+from hpcagent.campaign import attempts
 from hpcagent.campaign.runner import Runner
 from hpcagent.campaign.state import State
 from hpcagent.errors import BlockLost
@@ -163,9 +163,9 @@ def test_a_run_that_met_a_full_disk_is_sent_again_after_pauses_that_grow(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr(runner_module.time, "monotonic", lambda: now)
+    monkeypatch.setattr(attempts.time, "monotonic", lambda: now)
     name, other = bench.names[:2]
-    bench.runner._retries = 4
+    bench.runner.attempts.retries = 4
     waited = []
     for _ in range(4):
         full(bench, name)
@@ -192,7 +192,7 @@ def test_what_waits_for_room_on_the_disk_moves_with_the_others_and_is_sent_once(
     assert bench.runner.collect() == [] and name not in bench.site.sent
     site = PlayedSite()
     bench.runner.move(site)  # type: ignore[arg-type]
-    assert sorted(site.sent) == sorted(bench.names) and bench.runner._paused == []
+    assert sorted(site.sent) == sorted(bench.names) and bench.runner.attempts.paused == []
 
 
 def test_runs_of_a_job_that_ran_out_of_memory_go_one_after_the_other_until_one_is_caught(bench: Bench) -> None:
