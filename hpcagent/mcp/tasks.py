@@ -182,7 +182,7 @@ def task_of(caller: Caller, identity: str) -> dict[str, Any]:
         "status": status,
         "statusMessage": clean_text(f"{state}: {notes}" if notes else state, 500),
         "createdAt": _iso(found["asked_at"]),
-        "lastUpdatedAt": _iso(ended or found["asked_at"]),
+        "lastUpdatedAt": _iso(found["changed_at"]),
         "ttlMs": None,  # it is there as long as the workspace
         "pollIntervalMs": POLL_MS,
     }

@@ -119,11 +119,12 @@ class Campaigns(Runs):
                 identity,
                 app=found.app.name,
                 reference=reference,
+                label=found.name,
                 note=found.name,
                 cause=list(cause),
             )
             row.state = "running"
-            self._touch(row)
+            self._touch(row, self._clock())
             if at_once:
                 return self._soon(row, asked, toml, None)
         return self._in_the_background(row, asked, toml=toml)

@@ -204,7 +204,7 @@ class Records:
         self.rows[row.id] = row
         self._newest.append(row.id)
         self._by_work.setdefault(row.execution_id, []).append(row.id)
-        self._touch(row)
+        self._touch(row, row.asked_at)
         if not row.shares:
             self._commit(row, row.asked_at)
         return row
@@ -215,7 +215,7 @@ class Records:
         row.note = event.get("note", row.note)
         row.settled += event.get("node_hours", 0.0)
         row.stored += event.get("bytes", 0)
-        self._touch(row)
+        self._touch(row, event["at"])
         if row.kind == "run" and not row.shares and row.result:
             took = self._took.setdefault(row.app, Took())
             if row.state == "completed":
@@ -262,7 +262,7 @@ class Records:
         for identity, size in event["runs"].items():
             row = self.rows[identity]
             row.note = f"{row.note}; its files were removed" if row.note else "its files were removed"
-            self._touch(row)
+            self._touch(row, event["at"])
             self.accounts.settle(row.owner, row.id, 0.0, 0.0, -size)
 
     def _extended(self, event: Mapping[str, Any]) -> None:
@@ -272,11 +272,12 @@ class Records:
         row.state, row.ended_at, row.note = "running", 0.0, event.get("note", row.note)
         if "request" in event:
             row.request, row.before = event["request"], row.settled
-        self._touch(row)
+        self._touch(row, event["at"])
         self._commit(row, event["at"])
 
-    def _touch(self, row: Row) -> None:
+    def _touch(self, row: Row, at: float) -> None:
         """A row has changed: whoever waits for that looks."""
+        row.changed_at = at
         self.changed.touch(row.id)
         self._turn.notify_all()
 

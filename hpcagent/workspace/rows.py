@@ -28,6 +28,7 @@ class Row:
         state: pending, running, completed, failed, stopped, cancelled.
         asked_at: Unix time, in seconds.
         ended_at: Likewise; 0 before.
+        changed_at: When it has come to stand as it does, likewise.
         manifest: As plain data; of a campaign nothing.
         request: What the gate let through, as plain data.
         result: As plain data, once it has ended.
@@ -58,6 +59,7 @@ class Row:
     asked_at: float
     execution_id: str
     ended_at: float = 0.0
+    changed_at: float = 0.0
     manifest: Mapping[str, Any] = field(default_factory=dict)
     request: Mapping[str, Any] = field(default_factory=dict)
     result: Mapping[str, Any] | None = None

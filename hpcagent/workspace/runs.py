@@ -568,7 +568,7 @@ class Runs(Records):
     def _drawn(self, caller: Caller, name: str, values: Mapping[str, Any]) -> Iterator[int]:
         """A seed that no run of this name has: the same one until a run has it, as while a person is asked."""
         with self._turn:
-            used = {r.manifest["seed"] for r in self.rows.values() if (r.owner, r.label) == (caller.name, name)}
+            used = {row.manifest["seed"] for row in self._simulations(caller, name)}
             for n in itertools.count():
                 text = canonical_json([self.rules.name, caller.name, name, dict(values), n])
                 seed = int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) >> 1
@@ -582,13 +582,15 @@ class Runs(Records):
             with self._turn:
                 self._drawing.discard(mine)
 
+    def _simulations(self, caller: Caller, name: str) -> Iterator[Row]:
+        """Simulations of that name that the caller has asked for, the newest first."""
+        named = (self.rows[identity] for identity in reversed(self._newest))
+        return (r for r in named if (r.kind, r.app, r.owner, r.label) == ("run", SIMULATION, caller.name, name))
+
     def simulation_get_results(self, caller: Caller, *, name: str) -> dict[str, Any]:
         """How a simulation stands, by its `run_id`, or the newest of the caller's by its name; reads only."""
         with self._turn:
-            mine = (self.rows[i] for i in reversed(self._newest))
-            row = self.rows.get(name) or next(
-                (one for one in mine if one.label == name and one.owner == caller.name), None
-            )
+            row = self.rows.get(name) or next(self._simulations(caller, name), None)
             if row is None or not self.gate.sees(caller, row.owner) or row.app != SIMULATION:
                 raise BadInput(f"there is no simulation {name!r}; simulation_run starts one.", value=name)
             result = row.result or {}
@@ -715,7 +717,7 @@ class Runs(Records):
                     if one.job != row.job:
                         continue
                     one.state = "running"
-                    self._touch(one)
+                    self._touch(one, self._clock())
                     self._tell("on_job_started", one.owner, job_facts(one), f"{one.id} started", one.cause)
                 self._turn.notify_all()
 
@@ -791,6 +793,7 @@ class Runs(Records):
             row = self._row_or_work(caller, identity)
             result = row.result or {}
             found = row.brief() | {
+                "changed_at": row.changed_at,
                 "params": row.manifest.get("params", {}),
                 "version": row.request.get("version", ""),
                 "execution_id": row.execution_id,
@@ -806,6 +809,10 @@ class Runs(Records):
                 "rc": exit_code(row),
                 "workdir": str(self._workdir(row)),
             }
+        if row.kind == "campaign":
+            with contextlib.suppress(OSError):
+                seen = (self._workdir(row) / "events.jsonl").stat().st_mtime
+                found["changed_at"] = max(row.changed_at, seen)
         found["artifacts"] = shown_artifacts(self._workdir(row), result)
         found["progress"] = self._progress.of(row)
         if lines:

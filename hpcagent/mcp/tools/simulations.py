@@ -19,7 +19,9 @@ Name = Annotated[
 class Simulation(Answer):
     """How a simulation stands."""
 
-    status: Literal["success", "error"]
+    status: Literal["success", "error"] = Field(
+        description="error: it has failed; success: it has not, though it may go on (simulation_status)."
+    )
     run_id: str = Field(description="Its handle, for get_status, too.")
     steps_completed: int = Field(description="0 until it has ended.")
     config: dict[str, Any] = Field(

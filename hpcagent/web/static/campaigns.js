@@ -26,10 +26,13 @@ export function campaigns(store) {
 
 const tile = (name, value, more) => h("div", { class: "tile" }, h("div", { class: "soft" }, name), h("div", { class: "figure" }, value), h("div", { class: "soft small" }, more));
 
+// A campaign by its own name; those of older workspaces have none on record.
+const nameOf = (c) => c.label || c.app;
+
 function card(c, p) {
   const words = p ? `${num(p.done)}${p.of ? ` of ${num(p.of)}` : ""} runs` : c.campaign_runs ? `up to ${num(c.campaign_runs)} runs` : "";
-  return h("a", { class: "card", href: `#/campaign/${encodeURIComponent(c.id)}`, id: `card-${c.id}` }, h("div", { class: "card-head" }, h("strong", {}, c.app), chip(c.state)),
-    p && meter(p.share, `Progress of ${c.app}`), h("div", { class: "soft small row-between" }, h("span", {}, [words, c.site].filter(Boolean).join(" · ")), h("span", {}, c.state === "running" ? `since ${when(c.asked_at)}` : when(c.ended_at ?? c.asked_at))));
+  return h("a", { class: "card", href: `#/campaign/${encodeURIComponent(c.id)}`, id: `card-${c.id}` }, h("div", { class: "card-head" }, h("strong", {}, nameOf(c)), chip(c.state)),
+    p && meter(p.share, `Progress of ${nameOf(c)}`), h("div", { class: "soft small row-between" }, h("span", {}, [c.label && c.label !== c.app && c.app, words, c.site].filter(Boolean).join(" · ")), h("span", {}, c.state === "running" ? `since ${when(c.asked_at)}` : when(c.ended_at ?? c.asked_at))));
 }
 
 // The runs of one campaign, by their cursor.
@@ -289,7 +292,7 @@ export function campaign(store, id, announce) {
 
   read();
   return {
-    title: row()?.app ?? "Campaign",
+    title: row() ? nameOf(row()) : "Campaign",
     el,
     update(kinds) {
       head();

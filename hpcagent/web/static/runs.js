@@ -9,7 +9,7 @@ export function runs(store) {
   const open = (row) => { if (row.kind === "campaign") location.hash = `#/campaign/${encodeURIComponent(row.id)}`; else showRun(row, store); };
   const table = new Table({ id: "all", label: "Runs and campaigns", open, height: 0, sort: { key: "asked_at", down: true }, columns: [
     { key: "state", title: "State", narrow: "minmax(0,1fr)", width: "9.5rem", cell: (r) => chip(r.state, r.failure ?? r.state) },
-    { key: "app", title: "App", narrow: "minmax(0,1fr)", width: "minmax(0,1fr)", cell: (r) => (r.kind === "campaign" ? [h("span", { class: "mark" }, "campaign"), ` ${r.app}`] : r.label || r.app), value: (r) => r.label || r.app },
+    { key: "app", title: "App", narrow: "minmax(0,1fr)", width: "minmax(0,1fr)", cell: (r) => (r.kind === "campaign" ? [h("span", { class: "mark" }, "campaign"), ` ${r.label || r.app}`] : r.label || r.app), value: (r) => r.label || r.app },
     { key: "point", title: "Parameters", width: "minmax(0,2.4fr)" },
     { key: "site", title: "Site", width: "minmax(0,0.8fr)" },
     { key: "owner", title: "By", width: "minmax(0,0.6fr)" },

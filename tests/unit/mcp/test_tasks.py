@@ -43,6 +43,7 @@ class Task(Result):
     status: str
     status_message: str
     created_at: str
+    last_updated_at: str
     ttl_ms: int | None
     poll_interval_ms: int
     result: dict[str, Any] | None = None
@@ -113,6 +114,9 @@ def test_a_task_is_cancelled(drive, workspace):
     async def body(client):
         task = await begun(client, LONG)
         assert (await ask(client, "tasks/get", task.task_id)).status == "working"
+        while (working := await ask(client, "tasks/get", task.task_id)).status_message != "running":
+            await anyio.sleep(0.02)
+        assert working.created_at < working.last_updated_at  # when it began to run
         await ask(
             client, "tasks/update", task.task_id, EmptyResult, input_responses={"nobody": {"action": "accept"}}
         )
@@ -189,6 +193,7 @@ def test_a_campaign_is_a_task_with_its_answer(drive, workspace):
         return await ended(client.session, found["id"])
 
     task = drive(body, extensions=[TakesTasks()])
+    assert task.created_at < task.last_updated_at
     content = task.result["structuredContent"]
     assert task.status == "completed" and content["campaign_id"] == found["id"] and content["runs"]["done"] == 4
     assert content["answer"]["best"]["units"]["value"] == "1"

@@ -638,6 +638,7 @@ def test_a_campaign_is_approved_as_a_whole_and_outlives_the_service(root, tmp_pa
     os.kill(workspace.about()["pid"], signal.SIGKILL)
     status = workspace.wait(begun["id"], PATIENCE_S)
     assert status["state"] == "completed" and "12 runs" in status["notes"][0]
+    assert status["asked_at"] < status["changed_at"]
     assert workspace.start("synthetic", changes=more)["found"]
     assert workspace.costs()["workspace"]["node_hours"] > 0
     workspace.end(runs=True)
@@ -815,6 +816,11 @@ def test_the_best_point_of_an_app_is_looked_for_and_answered_with_errors(core):
     assert {"x", "y"} == set(found["recommended_points"][0]["params"])
     with pytest.raises(BadInput, match="must be 1 to 64"):
         core.recommend(who, begun["id"], n=0)
+    name = core.rows[begun["id"]].label
+    assert name and name == core.campaign(who, begun["id"])["name"]
+    with pytest.raises(BadInput, match="there is no simulation"):  # a campaign of that name is none
+        core.simulation_get_results(who, name=name)
+    assert core.simulation_run(who, name=name, max_steps=10)["config"]["name"] == name
 
 
 @pytest.mark.parametrize(
