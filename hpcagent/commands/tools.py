@@ -65,7 +65,7 @@ def tools(
         str, typer.Option("--why", metavar="TEXT", help="register, import, approve, reject: what is said of it.")
     ] = "",
     sandbox: Annotated[
-        str, typer.Option("--sandbox", metavar="TIER", help="register: bubblewrap, or the weaker limits.")
+        str, typer.Option("--sandbox", metavar="TIER", help="register, write, import: bubblewrap, or the weaker limits.")
     ] = "bubblewrap",
     sha256: Annotated[
         str,
@@ -151,7 +151,7 @@ def _done(
     if what == "export":
         return there.export_tools(first, rest, commit=commit)
     if what == "import":
-        return there.import_tools(first, why=why)
+        return there.import_tools(first, why=why, sandbox=sandbox)
     return getattr(there, _CALLS[what])(first)
 
 

@@ -173,12 +173,13 @@ class ToolCalls:
             Path(folder), [self.tool(name) for name in wanted], [agents[n] for n in sorted(named)], commit=commit
         )
 
-    def import_tools(self, source: str | Path, *, why: str = "") -> Answer:
+    def import_tools(self, source: str | Path, *, why: str = "", sandbox: str = "bubblewrap") -> Answer:
         """Register the tools and agents of a folder or git repository that `export_tools` wrote; each is pending.
 
         Args:
             source: A folder, or the address of a git repository.
             why: What they are for.
+            sandbox: The tier of the tools, as in `register_tool`; the folder's own records decide nothing here.
 
         Returns:
             `tools`: a card of each; `agents`: likewise, without tools that there are not here; `refused`: name ->
@@ -191,7 +192,7 @@ class ToolCalls:
         shared = read_shared(source)
         for name, text, origin in shared.tools:
             try:
-                found["tools"] += self.register_tool(text, why=why, origin=origin)
+                found["tools"] += self.register_tool(text, why=why, origin=origin, sandbox=sandbox)
             except BadInput as error:
                 found["refused"][name] = error.message
         here = {one["name"] for one in [*self.tools(), *self._call("apps", query="")]}

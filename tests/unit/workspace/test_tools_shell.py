@@ -91,7 +91,9 @@ def test_what_another_workspace_exports_arrives_pending(shell, tmp_path, monkeyp
         monkeypatch.setenv("HPCAGENT_WORKSPACE", str(tmp_path / "theirs"))
         said = shell("tools", "import", "shared")[1]
         assert "half 1.0.0: pending" in said and "imported from the folder shared, half@1.0.0" in said
-        assert shell("workspace", "run", "half", "x=3.0")[0] != 0
+        assert "sandbox bubblewrap" in said and shell("workspace", "run", "half", "x=3.0")[0] != 0
+        weaker = shell("tools", "import", "shared", "--sandbox", "limits")[1]
+        assert "sandbox limits" in weaker and "look at: " in weaker
         digests = json.loads((tmp_path / "shared" / "digests.json").read_text())
         digests["tools"]["half"]["sha256"] = "0" * 64
         (tmp_path / "shared" / "digests.json").write_text(json.dumps(digests))
