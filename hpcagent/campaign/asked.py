@@ -59,7 +59,7 @@ def request_of(
         version=campaign.app.contract.version,
         work=hashlib.sha256(text.encode()).hexdigest(),
         params={
-            "objective and limits": str(campaign.objective),  # no parameter has blanks in its name
+            "objective and limits": campaign.question,  # no parameter has blanks in its name
             **{name: campaign.app.contract.space[name].shown(value) for name, value in campaign.fixed.items()},
             **{p.name: p.range for p in campaign.search.parameters},
         },

@@ -94,7 +94,8 @@ class Guard(Record):
     def unwatched(self, app: App, objective: Objective) -> str:
         """Of which limits and goals the guard says nothing, and why, in words; empty: of none."""
         kinds = kinds_of(app)
-        limits = [str(c) for c in objective.constraints if c.metric not in kinds]
+        units = {m.name: m.unit for m in app.contract.metrics}
+        limits = [c.text(units.get(c.metric, "1")) for c in objective.constraints if c.metric not in kinds]
         goals = [g.metric for g in objective.goals if g.metric not in kinds]
         said = []
         if limits and (self.stops is None or "limit" in self.stops):

@@ -391,7 +391,7 @@ class Campaign(Displayed, Record):
         varied = ", ".join(f"{p.name} in {p.range}" for p in self.search.parameters)
         facts = [
             ("about", self.description),
-            ("question", self.objective),
+            ("question", self.question),
             ("app", f"{self.app.name} {self.app.contract.version}"),
             ("fixed", params_text(self.fixed)),
             ("policy", self.policy.name),
@@ -402,8 +402,13 @@ class Campaign(Displayed, Record):
             ("begins with", ", ".join(self.earlier)),
             ("site", self.site),
         ]
-        brief = f"{self.objective}; {varied}; policy {self.policy.name}"
+        brief = f"{self.question}; {varied}; policy {self.policy.name}"
         return Card("Campaign", self.name, facts, self.search._rows(), brief=brief)
+
+    @property
+    def question(self) -> str:
+        """The objective in words, with the units of its limits."""
+        return self.objective.text({m.name: m.unit for m in self.app.contract.metrics})
 
     @property
     def shown(self) -> tuple[str, ...]:

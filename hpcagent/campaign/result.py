@@ -435,7 +435,7 @@ class CampaignResult(Displayed):
 
     def __str__(self) -> str:
         counts = self.counts
-        lines = [f"{self.campaign.name}: {self.campaign.objective}"]
+        lines = [f"{self.campaign.name}: {self.campaign.question}"]
         cap = self.campaign.until.cap()
         capped = "" if cap is None else f", cap {cap:g}"
         lines.append(f"{sum(counts.values())} runs, {state_counts(counts)}, {self.charged}{capped}")

@@ -179,7 +179,7 @@ def _refuse_without(campaign: Campaign, numbers: Mapping[str, float]) -> None:
     lacking = [name for name in campaign.objective.metrics if name not in numbers]
     if lacking:
         raise BadInput(
-            f"tell: {', '.join(lacking)} is missing, by which the objective judges ({campaign.objective}).",
+            f"tell: {', '.join(lacking)} is missing, by which the objective judges ({campaign.question}).",
             value=lacking,
         )
 

@@ -267,7 +267,7 @@ class Live:
         from rich.text import Text
 
         tally, campaign = self._tally, self._tally.campaign
-        parts: list[Any] = [Text(f"{campaign.name}: {campaign.objective}", style="bold")]
+        parts: list[Any] = [Text(f"{campaign.name}: {campaign.question}", style="bold")]
         if tally.budget:
             done = round(BAR * min(tally.runs / tally.budget, 1.0))
             parts.append(Text.assemble(("━" * done, "green"), ("━" * (BAR - done), "dim")))
@@ -446,6 +446,6 @@ class NotebookView:
         share = min(1.0, tally.runs / tally.budget) if tally.budget else 0.0
         bar = f"<progress value='{share:.3f}' max='1' style='width:24em'></progress>" if tally.budget else ""
         return (
-            f"<div><b>{escape(tally.campaign.name)}</b>: {escape(str(tally.campaign.objective))}<br>{bar} "
+            f"<div><b>{escape(tally.campaign.name)}</b>: {escape(tally.campaign.question)}<br>{bar} "
             f"{escape(tally.summary())}<br><small>{escape(self._note)}</small></div>"
         )

@@ -140,7 +140,7 @@ def show_plan(campaign: Any, profile: Any, workers: int | None, run_dir: Path | 
             say(manifest.model_dump_json())
         return
     units = {p.name: p.unit for p in campaign.app.contract.space.parameters}
-    say(f"{campaign.name}: {campaign.objective}")
+    say(f"{campaign.name}: {campaign.question}")
     say(
         f"app {campaign.app.name} {campaign.app.contract.version}, policy {campaign.policy.name}, "
         f"seed {campaign.seed}"

@@ -65,7 +65,10 @@ def tools(
         str, typer.Option("--why", metavar="TEXT", help="register, import, approve, reject: what is said of it.")
     ] = "",
     sandbox: Annotated[
-        str, typer.Option("--sandbox", metavar="TIER", help="register, write, import: bubblewrap, or the weaker limits.")
+        str,
+        typer.Option(
+            "--sandbox", metavar="TIER", help="register, write, import: bubblewrap, or the weaker limits."
+        ),
     ] = "bubblewrap",
     sha256: Annotated[
         str,

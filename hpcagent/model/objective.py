@@ -88,8 +88,18 @@ class Constraint(Record):
             return 1.0 if excess <= 0 else 0.0
         return 0.5 * math.erfc(excess / (sigma * math.sqrt(2)))
 
+    def text(self, unit: str = "1") -> str:
+        """The limit in words, with the metric's unit.
+
+        Example:
+            >>> Constraint(metric="drift", at_most=0.5).text("meV/atom/ns")
+            'drift <= 0.5 meV/atom/ns'
+        """
+        words = f"{self.metric} {'<=' if self.sign < 0 else '>='} {self.limit:g}"
+        return words if unit == "1" else f"{words} {unit}"
+
     def __str__(self) -> str:
-        return f"{self.metric} {'<=' if self.sign < 0 else '>='} {self.limit:g}"
+        return self.text()
 
 
 class Objective(Displayed, Record):
@@ -212,12 +222,20 @@ class Objective(Displayed, Record):
             }
         return data
 
-    def __str__(self) -> str:
+    def text(self, units: Mapping[str, str]) -> str:
+        """Goals and limits in words.
+
+        Args:
+            units: Metric -> unit; one that is not there is shown without.
+        """
         if not self.goals:
             return "no objective"
         goals = " and ".join(f"{g.direction} {g.metric}" for g in self.goals)
-        limits = " and ".join(map(str, self.constraints))
+        limits = " and ".join(c.text(units.get(c.metric, "1")) for c in self.constraints)
         return f"{goals} subject to {limits}" if limits else goals
+
+    def __str__(self) -> str:
+        return self.text({})
 
 
 NO_OBJECTIVE = Objective.model_construct(goals=(), constraints=())

@@ -331,7 +331,7 @@ class Replay(Displayed):
         units = {p.name: p.unit for p in campaign.app.contract.space.parameters}
         unit = campaign.app.contract.metric(goal.metric).unit
         error = f" ± {number(self.value_error)}" if self.value_error else ""
-        lines = [f"{campaign.name}: {campaign.objective}"]
+        lines = [f"{campaign.name}: {campaign.question}"]
         if self.table_world:
             lines.append("every point of the space was run: no surrogate was needed")
         else:

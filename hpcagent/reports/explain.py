@@ -348,7 +348,9 @@ class _Outcome:
         metrics = self.observation.metrics if self.observation is not None else result.metrics
         text = f"{self.state}: " + point_text({n: metrics[n] for n in objective.metrics if n in metrics}, units)
         if self.feasible is not None:
-            broken = [str(c) for c in objective.constraints if c.excess(metrics[c.metric]) > 0]
+            broken = [
+                c.text(units.get(c.metric, "1")) for c in objective.constraints if c.excess(metrics[c.metric]) > 0
+            ]
             text += f"; breaks {' and '.join(broken)}" if broken else "; keeps every limit"
         return text
 
@@ -391,7 +393,8 @@ class _Outcome:
         value = o.metrics.get(metric) if o is not None and o.completed else None
         bound = o.bounds.get(metric) if o is not None else None
         stated = 0.0 if o is None or value is None else o.uncertainty.get(metric, 0.0)
-        limits = {c.metric: str(c).removeprefix(metric).strip() for c in self.campaign.objective.constraints}
+        unit = self.campaign.app.contract.metric(metric).unit
+        limits = {c.metric: c.text(unit) for c in self.campaign.objective.constraints if c.metric == metric}
         off = None
         if at is not None:
             model, row = at
@@ -409,11 +412,11 @@ class _Outcome:
         believed = not (o is not None and o.distrusted and metric in goals)
         return Expected(
             metric=metric,
-            unit=self.campaign.app.contract.metric(metric).unit,
+            unit=unit,
             mean=mean,
             error=error,
             noise=noise,
-            limit=limits.get(metric, ""),
+            limit=limits.get(metric, "").removeprefix(metric).strip(),
             value=value,
             off=off if bound is None and believed else None,
             bound=bound,

@@ -135,7 +135,7 @@ def _progress(figure: Any, result: CampaignResult, seen: Sequence[Observation]) 
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("run (vertical lines: batches)")
     axes.set_ylabel(_labels(result)[goal.metric])
-    axes.set_title(str(result.campaign.objective), fontsize=10)
+    axes.set_title(result.campaign.question, fontsize=10)
     axes.legend(fontsize=8, framealpha=0.9)
     return True
 

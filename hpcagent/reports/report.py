@@ -140,7 +140,7 @@ def _head(result: CampaignResult) -> str:
     campaign = result.campaign
     units = {p.name: p.unit for p in campaign.app.contract.space.parameters}
     lines = [f"# {campaign.name}", "", _flat(campaign.description or campaign.app.contract.description), ""]
-    lines.append(f"- question: {campaign.objective}")
+    lines.append(f"- question: {campaign.question}")
     for p in campaign.search.parameters:
         lines.append(f"- varied: {p.name} in {p.range}" + (f", when {p.when}" if p.when else ""))
     lines += [f"- constraint: {c.text}" for c in campaign.search.constraints]

@@ -186,7 +186,7 @@ def status_of(run_dir: str | Path, read: Snapshot | None = None) -> Status:
     crowded = (f"a session began on a busy machine ({text} measured then may be too low" for text in state.busy)
     return Status(
         name=campaign.name,
-        question=f"sweep of {ranges_text(campaign)}" if campaign.sweep else str(campaign.objective),
+        question=f"sweep of {ranges_text(campaign)}" if campaign.sweep else campaign.question,
         run_dir=read.folder.root,
         counts=run_counts(read.results, states),
         failures={called: dict(names) for called, names in failures.items()},

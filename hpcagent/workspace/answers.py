@@ -40,7 +40,7 @@ def answer_data(result: CampaignResult) -> dict[str, Any]:
     for state in result.states.values():
         states[state] = states.get(state, 0) + 1
     found: dict[str, Any] = {
-        "question": str(result.campaign.objective),
+        "question": result.campaign.question,
         "runs": states,
         "reason": result.reason,
         "node_hours": result.node_hours + result.overhead_node_hours,

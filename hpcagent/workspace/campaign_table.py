@@ -27,17 +27,18 @@ def about_campaign(campaign: Campaign) -> dict[str, Any]:
         campaign: The campaign.
     """
     contract, objective = campaign.app.contract, campaign.objective
+    units = {m.name: m.unit for m in contract.metrics}
     varied = [_parameter(p) for p in campaign.search.parameters]
     return {
         "name": campaign.name,
         "app": campaign.app.name,
         "policy": campaign.policy.name,
-        "question": str(objective),
+        "question": campaign.question,
         "parameters": varied,
         "fixed_units": {p.name: p.unit for p in contract.space.parameters},
         "metrics": [{"name": m.name, "unit": m.unit, "description": m.description} for m in contract.metrics],
         "goals": [{"metric": g.metric, "direction": g.direction, "sign": g.sign} for g in objective.goals],
-        "limits": [{"metric": c.metric, "text": str(c)} for c in objective.constraints],
+        "limits": [{"metric": c.metric, "text": c.text(units.get(c.metric, "1"))} for c in objective.constraints],
     }
 
 

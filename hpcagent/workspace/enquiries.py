@@ -145,7 +145,7 @@ class Enquiries(Campaigns):
             counts[word] = counts.get(word, 0) + 1
         return found | {
             "name": campaign.name,
-            "question": str(campaign.objective),
+            "question": campaign.question,
             "policy": campaign.policy.name,
             "note": there.reason or found["note"],
             "runs": {

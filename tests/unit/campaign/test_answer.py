@@ -38,6 +38,22 @@ def test_a_metric_with_the_name_of_a_parameter_keeps_its_own_unit(tmp_path: Path
     assert "value = 0.3333 nm" in report and "| eV |" in report
 
 
+def test_a_limit_is_said_with_its_unit_wherever_it_is_said(tmp_path: Path) -> None:
+    question = ha.Campaign(
+        gap,
+        ha.maximize("value", subject_to={"value": ha.at_least(-0.2)}),
+        policy={"name": "grid", "levels": 4},
+        until=ha.until.max_runs(4),
+    )
+    words = "maximize value subject to value >= -0.2 eV"
+    assert question.question == words and words in str(question)
+    result = ha.run(question, site="threads", run_dir=tmp_path / "r", progress=False)
+    run = ha.open_run(tmp_path / "r")
+    assert words in str(result) and words in str(run.status)
+    assert words in run.report(plots=False).path.read_text()
+    assert "breaks value >= -0.2 eV" in str(run.explain(3))
+
+
 @pytest.mark.parametrize(
     ("changes", "goals"),
     [
