@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import json
 import math
 import os
 import resource
-import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,17 +30,14 @@ from hpcagent.apps.modules import loaded
 from hpcagent.apps.printed import reading
 from hpcagent.apps.repairs import with_repairs
 from hpcagent.apps.run import LazyRun, Outcome, Run, note, noted, noting, repairs_made, spent_cpu_s
+from hpcagent.apps.run_folder import LazyFolder, locked, make_dir, opened, set_aside, sole_owner, write_json
 from hpcagent.apps.run_records import record_file
 from hpcagent.errors import AppFailed
 from hpcagent.lifeline import end_detached, node_name
 from hpcagent.model.failures import KINDS, known_kind
-from hpcagent.owners import own_link
 from hpcagent.redacted import redacted_data
 
 __all__ = ["broken_off", "execute", "execute_as_result", "execute_each"]
-
-# How long a process that was killed may still hold the run's directory.
-_ENDING_S = 1.0
 
 
 def execute(order: Mapping[str, Any], *upstream: Any) -> dict[str, Any]:
@@ -71,19 +65,19 @@ def execute(order: Mapping[str, Any], *upstream: Any) -> dict[str, Any]:
             refused = _begun_on_record(order)
             if not refused and not (order.get("again") and os.path.lexists(workdir)):
                 return _on_record(order, workdir, upstream)
-        new = _make(workdir)
-        with _sole_owner(workdir), noting(), reading(order["site"]):
+        new = make_dir(workdir)
+        with sole_owner(workdir), noting(), reading(order["site"]):
             done, wrong = final_result(workdir)
             if done is not None and not changed_files(done.get("files") or {}):
                 done = without_other_speeds(with_reuse_said(done), order, workdir)
                 return {**done, "found": True} if order.get("shared") else done
             if not new:
-                _set_aside(workdir)
-            _write(f"{workdir}/manifest.json", order["manifest"])
+                set_aside(workdir)
+            write_json(f"{workdir}/manifest.json", order["manifest"])
             if refused:
                 note(refused)
             fields = _run(order, partial(Run, workdir=workdir), upstream, wrong)
-            _write(f"{workdir}/result.json", fields)
+            write_json(f"{workdir}/result.json", fields)
             return fields
     except OSError as error:
         now = time.time()
@@ -122,7 +116,7 @@ def _refused(error: OSError) -> str:
 
 def _on_record(order: Mapping[str, Any], workdir: Path, upstream: tuple[Any, ...]) -> dict[str, Any]:
     """Run an order that gets a directory when its function first asks for one."""
-    with contextlib.closing(_Folder(order["manifest"], workdir)) as folder, noting(), reading(order["site"]):
+    with contextlib.closing(LazyFolder(order["manifest"], workdir)) as folder, noting(), reading(order["site"]):
         made = partial(LazyRun, workdir=folder.path)  # type: ignore[arg-type]  # it makes the directory
         fields = _run(order, made, upstream)
         if not folder.made:
@@ -133,67 +127,8 @@ def _on_record(order: Mapping[str, Any], workdir: Path, upstream: tuple[Any, ...
                 folder.path()
             else:
                 return {**fields, "workdir": ""}
-        _write(f"{workdir}/result.json", fields)
+        write_json(f"{workdir}/result.json", fields)
         return fields
-
-
-class _Folder:
-    """A run's directory, made and held when it is first asked for."""
-
-    def __init__(self, manifest: Mapping[str, Any], path: Path) -> None:
-        self._manifest, self._path = manifest, path
-        self._lock = threading.Lock()  # a function may have threads
-        self._held: contextlib.ExitStack | None = None
-        self._ended = False
-        _asked_for_none.add(self)
-
-    @property
-    def made(self) -> bool:
-        return self._held is not None
-
-    def path(self) -> Path:
-        """The directory.
-
-        Raises:
-            OSError: It cannot be made.
-        """
-        if self._held is None:
-            with self._lock:
-                if self._held is None:
-                    self._make()
-        return self._path
-
-    def _make(self) -> None:
-        new = _make(self._path)
-        with contextlib.ExitStack() as held:
-            held.enter_context(_sole_owner(self._path))
-            if not new:
-                _set_aside(self._path)
-            _write(f"{self._path}/manifest.json", self._manifest)
-            # A thread that the function has left behind comes after its end: the result on record stays the run's,
-            # and a further attempt must not wait for that thread.
-            self._held = contextlib.ExitStack() if self._ended else held.pop_all()
-        _asked_for_none.discard(self)
-
-    def close(self) -> None:
-        _asked_for_none.discard(self)
-        with self._lock:
-            self._ended = True
-            if self._held is not None:
-                self._held.close()
-
-
-_asked_for_none: set[_Folder] = set()
-
-
-def _before_a_fork() -> None:
-    """Make the directories of the runs that go on: a forked process would make its own, and hold it."""
-    for folder in list(_asked_for_none):
-        with contextlib.suppress(OSError):  # the function is told when it asks for it
-            folder.path()
-
-
-os.register_at_fork(before=_before_a_fork)
 
 
 def execute_each(orders: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -224,73 +159,16 @@ def broken_off(order: Mapping[str, Any], wall_s: float, failure: dict[str, Any])
     now, workdir = time.time(), Path(order["workdir"])
     fields = _fields(order, "FAILED", now - wall_s, now, wall_s=wall_s, failure=failure)
     with contextlib.suppress(OSError):
-        descriptor = _opened(workdir)
+        descriptor = opened(workdir)
         try:
-            _locked(descriptor)
+            locked(descriptor)
             done = read_result(workdir)
             if done is not None:
                 return done
-            _write(f"{workdir}/result.json", fields)
+            write_json(f"{workdir}/result.json", fields)
         finally:
             os.close(descriptor)
     return fields
-
-
-def _locked(descriptor: int) -> None:
-    """Hold a run's directory: the process that is being ended still does for a moment.
-
-    Raises:
-        OSError: It is held for longer: another worker is at it.
-    """
-    until = time.monotonic() + _ENDING_S
-    while True:
-        try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.01)
-
-
-def _make(workdir: Path) -> bool:
-    """Make the directory; return whether it is new."""
-    try:
-        os.mkdir(workdir, 0o775)  # noqa: PTH102  (others cannot write it, whatever the umask)
-        return True
-    except FileExistsError:
-        return False
-    except FileNotFoundError:
-        workdir.mkdir(0o775, parents=True, exist_ok=True)
-        # Another worker may have made it at the same moment.
-        return False
-
-
-@contextlib.contextmanager
-def _sole_owner(workdir: Path) -> Iterator[None]:
-    """Hold the directory, so that a forgotten worker of a killed coordinator and ours never share it."""
-    descriptor = _opened(workdir)
-    try:
-        # Where the file system knows no locks (ENOTSUP, ENOLCK) the lock is not worth failing for.
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _opened(workdir: Path) -> int:
-    """The directory, open; never by a link of another user, who would choose where the run writes.
-
-    Raises:
-        OSError: It is such a link, or cannot be opened.
-    """
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-    try:
-        return os.open(workdir, flags | os.O_NOFOLLOW)
-    except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.ENOTDIR) or not own_link(workdir):
-            raise
-        return os.open(workdir, flags)  # e.g. of runs that were moved to an archive
 
 
 def _run(
@@ -579,32 +457,6 @@ def _blown_up(error: AppFailed) -> Mapping[str, Any] | None:
 def _last_line(error: BaseException) -> str:
     text = "".join(traceback.format_exception_only(error)).strip().splitlines()
     return text[-1] if text else type(error).__name__
-
-
-def _set_aside(workdir: Path) -> None:
-    """Move what an interrupted attempt left into attempt-N/, so that nothing is lost or mixed up."""
-    left = [p for p in workdir.iterdir() if not p.name.startswith("attempt-")]
-    if not left:
-        return
-    number = 1
-    while (workdir / f"attempt-{number}").exists():
-        number += 1
-    aside = workdir / f"attempt-{number}"
-    aside.mkdir(0o775)
-    for path in left:
-        path.rename(aside / path.name)
-
-
-def _write(path: str, data: Any) -> None:
-    """Write JSON under another name and rename it: a reader sees the whole file or none of it."""
-    part = f"{path}.part"
-    # Not through a link: in a folder that several share (`cache`), somebody else may have put one there.
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(part, flags, 0o664), "wb", buffering=0) as file:
-        text = json.dumps(data).encode()
-        if file.write(text) != len(text):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-    os.rename(part, path)  # noqa: PTH104
 
 
 def _cpu_s() -> float:

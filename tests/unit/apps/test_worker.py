@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from hpcagent.apps import worker
+from hpcagent.apps import run_folder, worker
 from hpcagent.apps.decorator import app
 from hpcagent.apps.landscape import synthetic
 from hpcagent.apps.run import Outcome, Run
@@ -301,7 +301,7 @@ def test_notes_uncertainty_and_artifacts_travel_along(tmp_path):
 def test_a_run_that_was_broken_off_has_its_result_once_the_ended_process_lets_go(
     tmp_path, monkeypatch, held_s, written
 ):
-    monkeypatch.setattr(worker, "_ENDING_S", 2.0)
+    monkeypatch.setattr(run_folder, "_ENDING_S", 2.0)
     manifest = parabola.manifest({"x": 0.5})
     order = parabola.order(manifest, work=tmp_path, site={"node_cores": 2})
     folder = tmp_path / manifest.execution_id
