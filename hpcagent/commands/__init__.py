@@ -10,6 +10,8 @@ __all__ = ["add_all"]
 
 # In the order in which `hpcagent --help` lists them.
 GROUPS: tuple[str, ...] = (
+    "listing",
+    "site_new",
     "init",
     "contract",
     "enqueue",
