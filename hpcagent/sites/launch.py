@@ -75,6 +75,11 @@ def python_command(module: str, *arguments: str, python: str | None = None) -> l
     return [python or sys.executable, "-P", "-c", _BOOT.format(module), words, *arguments]
 
 
+_ASKED = threading.RLock()
+_RUNNING: list[ModuleType] = []
+"""Packages whose `__init__` goes on; whoever changes it holds the lock."""
+
+
 class _Deferred(ModuleType):
     """A package whose `__init__` runs when an attribute is first asked for; its submodules load without."""
 
@@ -87,8 +92,17 @@ class _Deferred(ModuleType):
             return importlib.import_module(f"{self.__name__}.{name}")
         spec = self.__spec__
         assert spec is not None and spec.loader is not None  # set by defer
-        self.__class__ = ModuleType  # type: ignore[assignment]  # from here on an ordinary module
-        spec.loader.exec_module(self)
+        with _ASKED:  # another thread that asks meanwhile waits for the whole package
+            if name in self.__dict__:
+                return self.__dict__[name]
+            if type(self) is ModuleType or self in _RUNNING:  # what the package's own start asks for too early
+                raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+            _RUNNING.append(self)
+            try:
+                spec.loader.exec_module(self)
+            finally:
+                _RUNNING.remove(self)
+            self.__class__ = ModuleType  # type: ignore[assignment]  # from here on an ordinary module
         return getattr(self, name)
 
 

@@ -44,6 +44,24 @@ def test_a_site_loads_of_parsl_what_it_needs_and_a_user_finds_the_rest(first: st
     assert done.stdout == "all there\n", done.stderr
 
 
+def test_a_package_that_is_put_off_is_whole_for_every_thread_that_asks(tmp_path: Path) -> None:
+    (tmp_path / "put_off_here").mkdir()
+    text = (
+        "import time\nimport put_off_here\nearly = hasattr(put_off_here, 'answer')\ntime.sleep(0.5)\nanswer = 42\n"
+    )
+    (tmp_path / "put_off_here" / "__init__.py").write_text(text)
+    words = (
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from hpcagent.sites.launch import defer\n"
+        "defer('put_off_here')\n"
+        "import put_off_here\n"
+        "with ThreadPoolExecutor(4) as pool:\n"
+        "    print(list(pool.map(lambda _: put_off_here.answer, range(4))), put_off_here.early)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout == "[42, 42, 42, 42] False\n", done.stderr
+
+
 BEGUN = """
 import sys
 import {module}
