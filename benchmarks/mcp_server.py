@@ -1,5 +1,8 @@
 """What the MCP server costs: calls in memory, over stdio and over loopback HTTP, many polls at once, a push.
 
+Beside each call, in turn, one of a tool that does nothing, by a server of the SDK alone: what is less than that cannot be
+had on this machine.
+
 python benchmarks/mcp_server.py [--calls 300] [--polls 1000]
 """
 
@@ -8,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import re
+import socket
 import statistics
 import subprocess
 import sys
@@ -22,6 +26,7 @@ import httpx2
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.server.mcpserver import MCPServer
 
 import hpcagent as ha
 from hpcagent.mcp.callers import Callers
@@ -64,6 +69,56 @@ async def by_http(root: Path, most: int = 20) -> AsyncIterator[Client]:
             made.terminate()
 
 
+BARE = """
+import sys
+from mcp.server.mcpserver import MCPServer
+server = MCPServer("bare", log_level="WARNING")
+@server.tool()
+def nothing(run_id: str) -> dict[str, str]:
+    return {"run_id": run_id}
+server.run(sys.argv[1], **({"port": int(sys.argv[2])} if len(sys.argv) > 2 else {}))
+"""
+
+
+@contextlib.asynccontextmanager
+async def bare_in_memory() -> AsyncIterator[Client]:
+    server: MCPServer[Any] = MCPServer("bare", log_level="WARNING")
+
+    @server.tool()
+    def nothing(run_id: str) -> dict[str, str]:
+        return {"run_id": run_id}
+
+    async with Client(server) as client:
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def bare_by_stdio() -> AsyncIterator[Client]:
+    words = StdioServerParameters(command=sys.executable, args=["-c", BARE, "stdio"])
+    async with Client(stdio_client(words)) as client:
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def bare_by_http() -> AsyncIterator[Client]:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    with subprocess.Popen([sys.executable, "-c", BARE, "streamable-http", str(port)]) as made:
+        try:
+            while True:  # until it listens
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                    break
+                await anyio.sleep(0.05)
+            async with (
+                httpx2.AsyncClient(trust_env=False, timeout=120) as http,
+                Client(streamable_http_client(f"http://127.0.0.1:{port}/mcp", http_client=http)) as client,
+            ):
+                yield client
+        finally:
+            made.terminate()
+
+
 async def call(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
     result = await client.call_tool(tool, arguments)
     assert not result.is_error, result.content
@@ -77,12 +132,15 @@ def said(what: str, took: list[float]) -> None:
     )
 
 
-async def calls(client: Client, where: str, number: int, first: int) -> None:
+async def calls(client: Client, bare: Client, where: str, number: int, first: int) -> None:
     """Calls one after the other, each after the run before it has ended."""
     run = (await call(client, "run_job", kind="oscillator", params={"max_steps": 10}, seed=first))["run_id"]
     await ended(client, run)
-    polls, runs = [], []
+    polls, runs, nothings = [], [], []
     for i in range(number):
+        began = time.perf_counter()
+        await call(bare, "nothing", run_id=run)
+        nothings.append(time.perf_counter() - began)
         began = time.perf_counter()
         await call(client, "get_status", run_id=run)
         polls.append(time.perf_counter() - began)
@@ -90,6 +148,7 @@ async def calls(client: Client, where: str, number: int, first: int) -> None:
         new = await call(client, "run_job", kind="oscillator", params={"max_steps": 10}, seed=first + i + 1)
         runs.append(time.perf_counter() - began)
         await ended(client, new["run_id"])
+    said(f"nothing, by the SDK alone, {where}", nothings)
     said(f"get_status, {where}", polls)
     said(f"run_job, {where}", runs)
 
@@ -138,13 +197,13 @@ async def main(number: int, polls: int) -> None:
         root = workspace.folder.root
         (root / "workspace.toml").write_text('name = "bench"\ndefault_site = "threads"\n')
         try:
-            async with in_memory(root) as client:
-                await calls(client, "in memory", number, 100_000)
+            async with in_memory(root) as client, bare_in_memory() as bare:
+                await calls(client, bare, "in memory", number, 100_000)
                 await push(client, root, 20)
-            async with by_stdio(root) as client:
-                await calls(client, "stdio", number, 200_000)
-            async with by_http(root) as client:
-                await calls(client, "loopback HTTP", number, 300_000)
+            async with by_stdio(root) as client, bare_by_stdio() as bare:
+                await calls(client, bare, "stdio", number, 200_000)
+            async with by_http(root) as client, bare_by_http() as bare:
+                await calls(client, bare, "loopback HTTP", number, 300_000)
                 await many(client, polls)
         finally:
             workspace.end(runs=True)

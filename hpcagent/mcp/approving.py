@@ -7,7 +7,7 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from mcp.server.mcpserver import Context
 from mcp.shared.exceptions import MCPError
@@ -31,6 +31,8 @@ __all__ = [
     "params_in_words",
     "shell_words",
 ]
+
+T = TypeVar("T")
 
 STATELESS = "2026-07-28"
 GRANTS: Scope = "tools:admin"
@@ -111,9 +113,7 @@ def shell_words(identity: str) -> str:
     )
 
 
-async def let_through(
-    ctx: Context[Any, Any], caller: Caller, attempt: Callable[[], dict[str, Any]]
-) -> dict[str, Any] | InputRequiredResult:
+async def let_through(ctx: Context[Any, Any], caller: Caller, attempt: Callable[[], T]) -> T | InputRequiredResult:
     """Ask the workspace for something; where a person has to say yes, ask them through the client.
 
     Args:
@@ -125,7 +125,7 @@ async def let_through(
         NotAllowed: The gate refuses it, nobody can be asked here, the token may not grant, or the person said no.
     """
     try:
-        return dict(await in_thread(attempt))
+        return await in_thread(attempt)
     except NotAllowed as error:
         refused = error
     if refused.check != "approval" or not refused.approval:
@@ -148,7 +148,7 @@ async def let_through(
         await in_thread(caller.workspace.grant, refused.approval, note or "yes, by the client's person")
     except (NotPermitted, NotAllowed):
         raise _with_words(refused) from None
-    return dict(await in_thread(attempt))
+    return await in_thread(attempt)
 
 
 async def confirmed(ctx: Context[Any, Any], caller: Caller, wanted: Confirm) -> InputRequiredResult | None:

@@ -200,17 +200,19 @@ def _served(one: Tool) -> Callable[..., Awaitable[Any]]:
             caller.require(one.scope)
 
             def attempt() -> Any:
-                return one.function(caller, **arguments)
+                answer = one.function(caller, **arguments)
+                if isinstance(answer, InputRequiredResult | CallToolResult):
+                    return answer
+                return _said(one, answer)  # megabytes of texts take their time
 
-            wanted = one.confirms and await in_thread(one.confirms, caller, arguments)
+            wanted = None if one.confirms is None else await in_thread(one.confirms, caller, arguments)
             if wanted is not None:
                 asked = await confirmed(ctx, caller, wanted)
                 if asked is not None:
                     return asked
-            answer = await (let_through(ctx, caller, attempt) if one.asks else in_thread(attempt, waits=one.waits))
-            if isinstance(answer, InputRequiredResult | CallToolResult):
-                return answer
-            said = await in_thread(_said, one, answer)  # megabytes of texts take their time
+            said = await (let_through(ctx, caller, attempt) if one.asks else in_thread(attempt, waits=one.waits))
+            if isinstance(said, InputRequiredResult) or said.is_error:
+                return said
             if one.progress is not None and (far := one.progress(said.structured_content or {})) is not None:
                 await ctx.report_progress(*far)  # nothing, unless the client has asked for it
             return said

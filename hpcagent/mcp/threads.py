@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio.to_thread
 from anyio.lowlevel import RunVar
@@ -13,6 +13,8 @@ from anyio.lowlevel import RunVar
 from hpcagent.mcp.callers import person_now
 
 __all__ = ["Pool", "in_thread"]
+
+T = TypeVar("T")
 
 
 class Pool:
@@ -28,7 +30,7 @@ class Pool:
         self._each = each
         self._of: dict[str, anyio.CapacityLimiter] = {}
 
-    async def run(self, who: str, function: Callable[[], Any]) -> Any:
+    async def run(self, who: str, function: Callable[[], T]) -> T:
         """Call it in a thread once this caller has one left."""
         own = self._of.setdefault(who, anyio.CapacityLimiter(self._each))
         async with AsyncExitStack() as stack:
@@ -49,7 +51,7 @@ _POOLS: RunVar[tuple[Pool, Pool]] = RunVar("hpcagent_mcp_pools")
 _QUICK, _WAITING = (32, 8), (64, 16)
 
 
-async def in_thread(function: Callable[..., Any], *args: Any, waits: bool = False) -> Any:
+async def in_thread(function: Callable[..., T], *args: Any, waits: bool = False) -> T:
     """Call a function that waits for the workspace without holding up other requests.
 
     Args:
