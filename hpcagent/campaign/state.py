@@ -8,17 +8,16 @@ import time
 from bisect import insort
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
-from itertools import repeat
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from pydantic import ValidationError
 
 from hpcagent.campaign.changes import change_text
 from hpcagent.campaign.earlier import WarmStart
+from hpcagent.campaign.lean import Lean
 from hpcagent.campaign.recent import RecentRuns
 from hpcagent.campaign.same_files import FilesOfLevel, level_key
-from hpcagent.model.base import Record, explain, read_record
-from hpcagent.model.contract import Resources
+from hpcagent.model.base import explain, read_record
 from hpcagent.model.failures import RunStates, meaning
 from hpcagent.model.records import Manifest, Result
 from hpcagent.model.space import Params
@@ -36,12 +35,6 @@ MANY = 5000
 
 Key = tuple[tuple[str, ...] | float | int | str, ...]
 _NAMES: dict[tuple[str, ...], tuple[str, ...]] = {}
-R = TypeVar("R", bound=Record)
-
-# Fields of results that hold texts by name, most often the same ones in all runs of a campaign.
-_ALIKE = ("units", "bounds", "artifacts", "files", "versions", "level_of_theory")
-_NOTHING: dict[str, Any] = {}
-_set = object.__setattr__
 
 
 class State:
@@ -148,9 +141,7 @@ class State:
         self._part_manifests: dict[str, Manifest] = {}
         self._batches: dict[int, list[str]] = {}
         self._by_id: dict[str, Manifest] = {}
-        self._resources: dict[str, Resources] = {}
-        self._given: dict[frozenset[str], set[str]] = {}
-        self._equal: dict[tuple[Any, ...], Any] = {}
+        self._lean = Lean()
         self._repeats: dict[Key, int] | None = None  # made when it is asked for
         self._session_began: float | None = None
         self._stopped_since = False
@@ -323,35 +314,8 @@ class State:
                 self._damaged(error, Manifest)
 
     def _manifest_of(self, fields: Mapping[str, Any]) -> Manifest:
-        # One Resources record for all manifests that ask for the same.
-        text = repr(fields["resources"])
-        shared = self._resources.get(text)
-        if shared is None:
-            shared = self._resources[text] = read_record(Resources, fields["resources"], self.unknown)
-        return self._lean(_unchanged(read_record(Manifest, {**fields, "resources": shared}, self.unknown)))
-
-    def _lean(self, record: R, *alike: str) -> R:
-        """An equal record of a third of the size, for one of very many; as nothing changes it, parts are shared.
-
-        These are the set of the names that were given, which has three times the record's own size; the names of
-        all fields, which Python's instances share where they are set one by one; and equal values of the fields
-        `alike`, which are flat dictionaries.
-        """
-        new = object.__new__(type(record))
-        fields = record.__dict__
-        for name in alike:
-            value = fields[name]
-            fields[name] = self._equal.setdefault(tuple(value.items()), value) if value else _NOTHING
-        deque(map(_set, repeat(new), fields, fields.values()), maxlen=0)
-        self._sharing(record, new)
-        _set(new, "__pydantic_extra__", None)
-        _set(new, "__pydantic_private__", None)
-        return new
-
-    def _sharing(self, record: Record, into: Record) -> None:
-        """Give a record the set of the names that were given to another, one for all that have the same."""
-        given = record.__pydantic_fields_set__
-        _set(into, "__pydantic_fields_set__", self._given.setdefault(frozenset(given), given))
+        shared = self._lean.resources(fields["resources"], self.unknown)
+        return self._lean.record(_unchanged(read_record(Manifest, {**fields, "resources": shared}, self.unknown)))
 
     def _apply_confirmation(self, event: Mapping[str, Any]) -> None:
         if event.get("confirm"):
@@ -377,11 +341,7 @@ class State:
                 return
             data = {**fields, "manifest": manifest}
             del data["execution_id"]
-            result = _finite(read_record(Result, data, self.unknown))
-            self._sharing(result.cost, result.cost)
-            if not result.uncertainty:
-                _set(result, "uncertainty", _NOTHING)
-            self.add_result(self._lean(result, *_ALIKE))
+            self.add_result(self._lean.result(_finite(read_record(Result, data, self.unknown))))
         except _UNFIT as error:
             self._damaged(error, Result)
 
