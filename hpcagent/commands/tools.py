@@ -72,7 +72,11 @@ def tools(
     ] = "bubblewrap",
     sha256: Annotated[
         str,
-        typer.Option("--sha256", metavar="DIGEST", help="approve: the beginning of that of the text you read."),
+        typer.Option(
+            "--sha256",
+            metavar="DIGEST",
+            help="approve: that of the text you read, all 64 digits (show prints them).",
+        ),
     ] = "",
     despite_tests: Annotated[
         bool, typer.Option("--despite-tests", help="approve: although its tests failed or could not run.")
@@ -207,4 +211,11 @@ def _tests(trial: dict[str, Any]) -> list[str]:
 
 
 def _whole(found: dict[str, Any]) -> str:
-    return "\n".join([_card(found), "", *(f"  | {line}".rstrip() for line in found["text"].splitlines())])
+    return "\n".join(
+        [
+            _card(found),
+            f"  SHA-256 {found['sha256']}",
+            "",
+            *(f"  | {line}".rstrip() for line in found["text"].splitlines()),
+        ]
+    )

@@ -16,12 +16,13 @@ KINDS = ("lammps", "synthetic")
 """Names of kinds of runs that doors have beside the apps."""
 
 
-def check_whole(text: str, *, taken: Collection[str]) -> Parsed:
+def check_whole(text: str, *, taken: Collection[str], others: Collection[str] = ()) -> Parsed:
     """Read a text and check all of it.
 
     Args:
         text: Python.
         taken: Names of apps that come with the library or its extensions.
+        others: Names of other tools, of which a text speaks no ill either.
 
     Example:
         >>> [one.rule for one in check_whole("def f(x: float) -> float:\\n    return x\\n", taken=("f",)).findings]
@@ -29,10 +30,11 @@ def check_whole(text: str, *, taken: Collection[str]) -> Parsed:
     """
     parsed = parse_text(text)
     found = list(parsed.findings)
+    beside = {*taken, *others, *(tool.name for tool in parsed.tools)}
     for tool in parsed.tools:
         found += _of_names(tool.signature, taken)
         found += check_contract(tool.signature)
-        found += _of_words(tool.signature, taken)
+        found += _of_words(tool.signature, beside)
     return Parsed(parsed.tools, tuple(found))
 
 
@@ -48,12 +50,23 @@ def _of_names(signature: Signature, taken: Collection[str]) -> Iterator[Finding]
         yield Finding(rule="name", says=says, tool=name, words=name)
 
 
-def _of_words(signature: Signature, taken: Collection[str]) -> list[Finding]:
-    """What in the texts of a tool steers a model."""
-    found = check_text(f"{signature.summary}\n\n{signature.about}", tool=signature.name, others=taken)
-    texts = [(one.name, one.description) for one in signature.arguments]
-    texts += [(one.name, one.description) for one in signature.outputs]
-    for name, text in texts:
-        for finding in check_text(text, kind="argument", tool=signature.name, others=taken):
-            found.append(finding.model_copy(update={"says": f"{name}: {finding.says}"}))
+def _of_words(signature: Signature, others: Collection[str]) -> list[Finding]:
+    """What steers a model in the texts of a tool: all that stand in the schema by which it is told of it."""
+    name = signature.name
+    found = check_text(f"{signature.summary}\n\n{signature.about}", tool=name, others=others)
+    texts = [(name, _blanks(name))]
+    for one in signature.arguments:
+        words = [one.default, *one.choices]
+        texts += [(one.name, text) for text in (one.description, _blanks(one.name), one.unit)]
+        texts += [(one.name, text) for word in words if isinstance(word, str) for text in {word, _blanks(word)}]
+    for out in signature.outputs:
+        texts += [(out.name, text) for text in (out.description, _blanks(out.name), out.unit)]
+    for where, text in dict.fromkeys(texts):
+        for finding in check_text(text, kind="argument", tool=name, others=others):
+            found.append(finding.model_copy(update={"says": f"{where}: {finding.says}"}))
     return found
+
+
+def _blanks(name: str) -> str:
+    """The words of a name."""
+    return name.replace("_", " ")

@@ -16,7 +16,7 @@ _SECTION = re.compile(
 )
 _ENTRY = re.compile(r"\*{0,2}(?P<name>[A-Za-z_]\w*)[ \t]*(?:\((?P<type>[^)]*)\))?[ \t]*:(?P<text>.*)\Z", re.S)
 _ALIKE = {"Arguments": "Args", "Parameters": "Args", "Return": "Returns", "Examples": "Example"}
-_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_NUMBER = r"[-+]?(?:\d{1,20}(?:\.\d{0,20})?|\.\d{1,20})(?:[eE][-+]?\d{1,3})?"
 _RANGES = (
     re.compile(rf"\bbetween ({_NUMBER}) and ({_NUMBER})"),
     re.compile(rf"(?<![\w.])({_NUMBER}) to ({_NUMBER})(?![\w.]*\w)"),

@@ -32,7 +32,11 @@ MOST = 500
 GIT_S = 300.0
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,59}\Z")
 _ADDRESS = re.compile(r"(?:https|ssh|file)://|[\w.-]+@[\w.-]+:|.*\.git/?\Z")
-# Nothing of a repository that comes from elsewhere is run: no hooks, no helpers that it names.
+# Nothing of a repository that comes from elsewhere is run: no hooks (else: `_refuse_programs`).
+_HARMLESS = (
+    *("core.repositoryformatversion", "core.filemode", "core.bare", "core.logallrefupdates", "core.ignorecase"),
+    *("core.precomposeunicode", "core.symlinks", "user.", "remote.", "branch.", "extensions.objectformat"),
+)
 _SAFE = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "protocol.ext.allow=never")
 
 
@@ -90,12 +94,29 @@ def write_shared(
     if commit:
         if not (folder / ".git").exists():
             _git(["init", "--quiet", str(folder)])
+        _refuse_programs(folder)
         files = [DIGESTS, *(f"{one['name']}.{end}" for one in tools for end in ("py", "json"))]
         files += [f"{AGENTS}/{one['name']}.json" for one in agents]
         _git(["-C", str(folder), "add", "--", *files])
         if _git(["-C", str(folder), "status", "--porcelain", "--", *files]):
             _git(["-C", str(folder), "commit", "--quiet", "--message", commit, "--", *files])
     return [f"{one['name']}@{one['version']}" for one in tools] + [f"agent {one['name']}" for one in agents]
+
+
+def _refuse_programs(folder: Path) -> None:
+    """Git runs programs that a repository's own configuration names, as filters and for signatures; not here.
+
+    Raises:
+        BadInput: It names some.
+    """
+    found = _git(["-C", str(folder), "config", "--local", "--includes", "--name-only", "--list"]).split()
+    named = sorted({name for name in found if not name.startswith(_HARMLESS)})
+    if named:
+        raise BadInput(
+            f"the git repository {folder.name} has settings of its own by which git may run a program: "
+            f"{', '.join(named[:5])}. Take them out, or commit by hand after an export without --commit.",
+            value=str(folder),
+        )
 
 
 def read_shared(source: str | Path) -> Shared:

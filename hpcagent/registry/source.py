@@ -144,7 +144,7 @@ def parse_text(text: str) -> Parsed:
         return Parsed((), (Finding(rule="syntax", says="it is nested too deeply to be read"),))
     try:
         whole = _Whole(text, tree)
-    except (RecursionError, OverflowError) as error:
+    except (RecursionError, OverflowError, ValueError) as error:  # e.g. a number of so many digits
         return Parsed((), (*unseen, Finding(rule="syntax", says=f"it cannot be read: {error}")))
     return Parsed(tuple(whole.tools), (*unseen, *whole.findings))
 

@@ -7,7 +7,9 @@ manipulation: arXiv:2503.23278).
 
 from __future__ import annotations
 
+import html
 import re
+import unicodedata
 from collections.abc import Iterable
 from typing import Literal
 
@@ -181,7 +183,11 @@ _ROLE_MAY = re.compile(
     r"(?:must|should|shall|has to|have to|needs? to)"
 )
 _CAPITALS = re.compile(r"(?:\b[A-Z]{4,}\b[ ,]+){2,}[A-Z]{4,}\b")
-_SELECTORS = re.compile("[\ufe00-\ufe0e\U000e0100-\U000e01ef\u115f\u1160\u3164\uffa0]")
+_SELECTORS = re.compile(
+    "[\ufe00-\ufe0f\U000e0100-\U000e01ef\u115f\u1160\u3164\uffa0\u034f\u061c\u17b4\u17b5\u180b-\u180f\u2800]"
+)
+# A word with letters of several alphabets is read as one and matched as another; signs of physics stand first.
+_MIXED = re.compile(r"\b(?=\w*[A-Za-z]{2})[A-Za-z]\w*?[\u0370-\u03ff\u0400-\u058f\u13a0-\u13ff]\w*")
 _ENCODED = re.compile(r"[A-Za-z0-9+/]{80,}={0,2}")
 
 
@@ -228,6 +234,9 @@ def check_text(
             where = f"U+{ord(hidden[0]):04X}"
             say("hidden", "error", "a character that nobody sees; remove it", where)
             break
+    mixed = _MIXED.search(text)
+    if mixed is not None:
+        say("mixed-letters", "warning", "a word with letters of two alphabets, of which some look alike", mixed[0])
     if _ENCODED.search(text):
         say(
             "encoded",
@@ -290,13 +299,17 @@ def _first(pattern: re.Pattern[str], text: str, *, roles: bool) -> str:
 
 
 def _without_marks(text: str) -> str:
-    """Without marks between letters, which hide a word, and with Latin letters for those that look like them."""
-    text = text.translate(_ALIKE)
+    """Without marks on and between letters, which hide a word, and with Latin letters for their look-alikes."""
+    text = unicodedata.normalize("NFKD", html.unescape(text))
+    text = "".join(one for one in text if unicodedata.category(one) != "Mn").translate(_ALIKE)
     text = re.sub(r"[*`~]+|(?<!\w)_+|_+(?!\w)", "", text)
     return re.sub(r"\b(?:\w[ .\-]){4,}\w\b", lambda one: re.sub(r"[ .\-]", "", one[0]), text)
 
 
-_ALIKE = str.maketrans("аеорсухіАВЕКМНОРСТХІѕԁɡո", "aeopcyxiABEKMHOPCTXIsdgn") | {
+_ALIKE = str.maketrans(
+    "аеорсухіАВЕКМНОРСТХІѕԁɡոοαινρτυκεΟΑΙΝΡΤΥΚΕΒΗΜΖΧıɑⅼ",
+    "aeopcyxiABEKMHOPCTXIsdgnoaivptukeOAINPTYKEBHMZXial",
+) | {
     ord("’"): "'",
     ord("‐"): "-",
     ord("–"): "-",

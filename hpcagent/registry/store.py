@@ -28,6 +28,7 @@ from hpcagent.registry.record import ToolRecord, digest_of
 from hpcagent.registry.source import LONGEST_TOOL_NAME, Parsed, ToolText
 from hpcagent.registry.trials import Trial
 from hpcagent.resources.locking import held
+from hpcagent.shown import plain
 from hpcagent.store.files import make_folder, write_whole
 
 __all__ = ["Change", "Pins", "Seen", "Tools", "split_version"]
@@ -37,6 +38,7 @@ Pins = Callable[[str, str], str | None]
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 _VERSION = re.compile(r"(\d{1,6})\.(\d{1,6})\.(\d{1,6})\Z")
 LOCKED_S = 20.0
+_WHOLE_DIGEST = re.compile(r"[0-9a-fA-F]{64}\Z")
 WEAKER = "it asks for the sandbox `limits`: its runs can read your files and use the network"
 
 
@@ -138,7 +140,15 @@ class Tools:
 
     def look(self) -> list[Seen]:
         """All tools as they are now; what was edited by hand since the last look is told."""
-        return [self._see(name) for name in self.names()]
+        return [self._see_or_say(name) for name in self.names()]
+
+    def _see_or_say(self, name: str) -> Seen:
+        """A tool as it is now; one that cannot be looked at takes no other from the list."""
+        try:
+            return self._see(name)
+        except (HpcAgentError, ValueError, TypeError, RecursionError) as error:
+            record = ToolRecord(name=name, sha256="0" * 64, asked_by=self._owner)
+            return Seen(record, f"it cannot be looked at: {plain(str(error))[:200]}")
 
     def see(self, name: str) -> Seen:
         """One tool as it is now.
@@ -192,7 +202,7 @@ class Tools:
 
     def check(self, text: str) -> Parsed:
         """Read a text and check it; nothing is written."""
-        return check_whole(text, taken=self._taken())
+        return check_whole(text, taken=self._taken(), others=self.names())
 
     def register(
         self,
@@ -266,7 +276,7 @@ class Tools:
             approve: Or reject.
             by: Who decides.
             note: What they say.
-            sha256: The beginning of the digest of the text that they have read; empty: not said.
+            sha256: The digest of the text that they have read, all 64 digits; empty: not said.
             despite_tests: Approve it although its tests have failed or could not run.
 
         Raises:
@@ -277,7 +287,13 @@ class Tools:
             if seen is None:
                 raise BadInput(f"there is no tool {name!r}; list_tools has those that there are.", value=name)
             record = seen.record
-            if sha256 and not record.sha256.startswith(sha256.lower()):
+            if sha256 and not _WHOLE_DIGEST.match(sha256):
+                raise BadInput(
+                    f"sha256: all 64 digits of the text's digest are needed, as `hpcagent tools show {name}` and "
+                    "get_registered_tool have them: other texts with the same beginning can be made.",
+                    value=sha256[:64],
+                )
+            if sha256 and record.sha256 != sha256.lower():
                 raise BadInput(
                     f"the text of {name} has the SHA-256 {record.sha256[:12]}..., not {sha256[:12]}...: it was "
                     "changed since it was looked at. Look at it again.",

@@ -9,12 +9,14 @@ where that is installed: 0.5 s for 0.13 s of need. `defer` puts that off until s
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import json
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -75,9 +77,28 @@ def python_command(module: str, *arguments: str, python: str | None = None) -> l
     return [python or sys.executable, "-P", "-c", _BOOT.format(module), words, *arguments]
 
 
-_ASKED = threading.RLock()
 _RUNNING: list[ModuleType] = []
-"""Packages whose `__init__` goes on; whoever changes it holds the lock."""
+"""Packages whose `__init__` goes on."""
+
+_bootstrap: Any = importlib._bootstrap
+
+
+@contextlib.contextmanager
+def _importing(name: str) -> Iterator[None]:
+    """Hold the lock that Python has for the import of a module: where two threads wait for each other, it is seen.
+
+    Then what there is of the module has to do, as where two modules import each other.
+    """
+    lock = _bootstrap._get_module_lock(name)
+    try:
+        lock.acquire()
+    except _bootstrap._DeadlockError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 class _Deferred(ModuleType):
@@ -92,18 +113,18 @@ class _Deferred(ModuleType):
             return importlib.import_module(f"{self.__name__}.{name}")
         spec = self.__spec__
         assert spec is not None and spec.loader is not None  # set by defer
-        with _ASKED:  # another thread that asks meanwhile waits for the whole package
-            if name in self.__dict__:
-                return self.__dict__[name]
-            if type(self) is ModuleType or self in _RUNNING:  # what the package's own start asks for too early
-                raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-            _RUNNING.append(self)
-            try:
-                spec.loader.exec_module(self)
-            finally:
-                _RUNNING.remove(self)
-            self.__class__ = ModuleType  # type: ignore[assignment]  # from here on an ordinary module
-        return getattr(self, name)
+        with _importing(self.__name__):  # another thread that asks meanwhile waits for the whole package
+            if name not in self.__dict__ and type(self) is not ModuleType and self not in _RUNNING:
+                _RUNNING.append(self)
+                try:
+                    spec.loader.exec_module(self)
+                finally:
+                    _RUNNING.remove(self)
+                self.__class__ = ModuleType  # type: ignore[assignment]  # from here on an ordinary module
+        try:
+            return self.__dict__[name]
+        except KeyError:  # the package has none, or asks for it while it begins
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}") from None
 
 
 def defer(*packages: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import pickle
 import sys
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from hpcagent.apps.base import App
+from hpcagent.apps.carried import Carried
 from hpcagent.apps.modules import file_in_tree
 from hpcagent.catalog import find_app, packaged
 from hpcagent.errors import BadInput
@@ -173,7 +175,7 @@ class AppStore:
                 sys.path.insert(0, folder)
         app = _app(record)
         if record["carried"]:
-            packed_one = pickle.loads(base64.b64decode(record["carried"]))  # a Carried: its code stays packed
+            packed_one = _Carriers(io.BytesIO(base64.b64decode(record["carried"]))).load()
             # The function of a chain runs here; that of any other app is unpacked where it runs.
             app = app.carrying(packed_one) if app.chain else app.sending(packed_one)
         return app
@@ -194,4 +196,17 @@ def _app(record: Mapping[str, Any]) -> App:
         raise BadInput(f"this is no record of an app: {error}.") from None
     if unknown:
         raise BadInput(f"the app has {', '.join(unknown)}, which this version does not know.")
+    if record["carried"] and app.function:
+        # Else code of somebody's own would pass for the library's, which is known by its function.
+        raise BadInput(f"the app has a function of a module ({app.function}), and carries one of a script, too.")
     return app.recorded()
+
+
+class _Carriers(pickle.Unpickler):
+    """Takes a `Carried`, whose code stays packed until it is where it runs, and nothing that runs here."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Nothing else is found."""
+        if (module, name) == (Carried.__module__, Carried.__qualname__):
+            return Carried
+        raise BadInput(f"the app carries {module[:80]}.{name[:80]} in place of a function; it is not loaded.")

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import secrets
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +42,7 @@ from hpcagent.workspace.plain_campaigns import (
     packaged_campaign,
 )
 from hpcagent.workspace.rows import Row
-from hpcagent.workspace.runs import Runs, is_function, is_ours, sandbox_of, size_of
+from hpcagent.workspace.runs import Runs, is_function, is_ours, refuse_label, sandbox_of, size_of
 
 __all__ = ["Campaigns"]
 
@@ -96,6 +97,7 @@ class Campaigns(Runs):
                 raise
             except BadInput as error:
                 raise NotAllowed("contract", error.message, do="correct it and ask again") from None
+            refuse_label(found.name, field="name")
         with self._turn:
             with self.gate.recorded(caller, what="start"):
                 where = self._known_site(site or self.rules.default_site)
@@ -165,9 +167,11 @@ class Campaigns(Runs):
             text = str(campaign["toml"])
         asked = self.folder.root / "asked"
         asked.mkdir(mode=0o700, exist_ok=True)
-        path = asked / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.toml"
-        write_whole(path, text, private=True)
-        found = load_campaign(path, changes=changes, app=self.app(reference))
+        # Nothing is left of what is only asked about: who may not write could fill the disk with it.
+        with tempfile.TemporaryDirectory(dir=asked) as one:
+            path = Path(one) / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.toml"
+            write_whole(path, text, private=True)
+            found = load_campaign(path, changes=changes, app=self.app(reference))
         if "data" in campaign:
             check_values(found)
         return found, found.toml(), reference

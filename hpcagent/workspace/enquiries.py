@@ -227,6 +227,8 @@ class Enquiries(Campaigns):
         site: str = "",
     ) -> dict[str, Any]:
         """What a campaign would take as a whole, and what the gate would say; nothing is run. See `start`."""
+        if not isinstance(campaign, str) and not isinstance(campaign.get("app", ""), str):
+            self.gate.require(caller, "run")  # an app that comes along is kept
         try:
             found, _, _ = self._campaign_of(campaign, changes)
             with self._turn:

@@ -46,9 +46,10 @@ from hpcagent.workspace.progress import Progress
 from hpcagent.workspace.records import Records
 from hpcagent.workspace.rows import Row, exit_code, job_facts
 
-__all__ = ["Runs", "folder_of_site", "is_function", "is_ours", "sandbox_of", "size_of"]
+__all__ = ["Runs", "folder_of_site", "is_function", "is_ours", "refuse_label", "sandbox_of", "size_of"]
 
 LIST_MOST = 1000
+LONGEST_SITE = 200
 # Settings that name code: the calculator of the engine `ase`.
 CODE = {"calculator"}
 SIMULATION = "oscillator"
@@ -143,8 +144,10 @@ class Runs(Records):
             NotAllowed: What came along is no app.
         """
         try:
-            if not isinstance(app, str):
+            if isinstance(app, Mapping):
                 return self.store.put(app)
+            if not isinstance(app, str):
+                raise BadInput("an app is a name, or what ha.Workspace makes of an app of one's own.")
             # Kept as it was approved: whoever runs it compares the digest of the text.
             tool = self.tool_app(app)
             return app if tool is None else self.store.put(packed(tool))
@@ -314,7 +317,7 @@ class Runs(Records):
         """
         with self.gate.recorded(caller, what="run"):
             self.gate.require(caller, "run")
-            _refuse_label(label)
+            refuse_label(label)
             reference = self.referred(app)
             # Without the turn: modules, files and images may take long.
             found, manifest, asked, taken = self._settled(
@@ -500,6 +503,8 @@ class Runs(Records):
         self, caller: Caller, app: str | Mapping[str, Any], params: Mapping[str, Any], **more: Any
     ) -> dict[str, Any]:
         """What a run would take, whether it was done before, and what the gate would say; nothing is run."""
+        if not isinstance(app, str):
+            self.gate.require(caller, "run")  # an app that comes along is kept
         found, manifest, asked, _ = self._settled(caller, self.referred(app), params, **more)
         with self._turn:
             why, refused = self.rules.approval_for(asked, caller), self.gate.refusal(asked, caller)
@@ -655,6 +660,9 @@ class Runs(Records):
         Raises:
             NotAllowed: It has none, or a wrong one.
         """
+        if len(site) > LONGEST_SITE or not site.isprintable():
+            words = f"a site's name has at most {LONGEST_SITE} printable characters"
+            raise NotAllowed("contract", words, field="site", value=plain(site)[:80])
         profile = self._profile(site)
         try:
             if profile not in self._kinds:
@@ -929,12 +937,17 @@ def _refuse_files(app: App, params: Mapping[str, Any]) -> None:
             )
 
 
-def _refuse_label(label: str) -> None:
+def refuse_label(label: str, *, field: str = "label") -> None:
+    """Refuse what is no label, or has a credential in it.
+
+    Raises:
+        NotAllowed: It is none.
+    """
     if not isinstance(label, str) or len(label) > 200 or (label and not label.isprintable()) or secret_in(label):
         raise NotAllowed(
             "contract",
-            "a label has at most 200 printable characters, and no credential in it",
-            field="label",
+            f"a {field} has at most 200 printable characters, and no credential in it",
+            field=field,
             value=unsecret(plain(str(label)[:200])),
             do="give another one",
         )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import re
 import resource
 import signal
 import sys
@@ -35,6 +36,9 @@ LONGEST_REQUEST = 80 << 20
 LONGEST_WAIT_S = 600.0
 LOOK_S = 1.0
 MOST_CLIENTS = 1024
+DEEPEST = 100
+"""Tables and lists within each other, in the arguments of a call."""
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # that there may be one: pairs of them are whole characters
 SERVED = 3
 """Exit code where another process serves the workspace."""
 
@@ -191,6 +195,7 @@ class Service:
                 raise BadInput(
                     'a request is a line like {"do": "status", "args": {"identity": "r-..."}}.'
                 ) from None
+            _refuse_odd(line, args)
             if do == "about":
                 return {"ok": self.core.about()}
             if do == "end":
@@ -228,6 +233,26 @@ def _many_descriptors() -> None:
 
 def _named(who: dict[str, str]) -> dict[str, str]:
     return {"as_": who["as"], "client": plain(who["client"])[:200], "trace": plain(who["trace"])[:200]}
+
+
+def _refuse_odd(line: bytes, args: Any) -> None:
+    """Refuse what no file and no journal can hold: half characters, and data that is nested without end.
+
+    Raises:
+        BadInput: There is some.
+    """
+    level, depth = [args] if isinstance(args, dict | list) else [], 0
+    halves = _HALF.search(line) is not None
+    while level:
+        depth += 1
+        if depth > DEEPEST:
+            raise BadInput(f"the arguments are nested more than {DEEPEST} deep.")
+        texts = [text for one in level if isinstance(one, dict) for text in one] if halves else []
+        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
+        for text in (*texts, *level) if halves else ():
+            if isinstance(text, str) and any("\ud800" <= letter <= "\udfff" for letter in text):
+                raise BadInput("a text of the arguments has half a character in it (a lone surrogate).")
+        level = [one for one in level if isinstance(one, dict | list)]
 
 
 def _error(error: HpcAgentError) -> dict[str, Any]:

@@ -85,7 +85,7 @@ class ToolCalls:
         Args:
             name: The tool.
             note: What is said of it.
-            sha256: The beginning of the digest of the text that was read; another text is refused.
+            sha256: The digest of the text that was read, all 64 digits; another text is refused.
             despite_tests: Although its tests have failed, are not there or could not run.
 
         Raises:

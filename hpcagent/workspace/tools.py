@@ -227,7 +227,7 @@ class Registered(Following):
             name: The tool.
             approve: Or reject: also one that was approved.
             note: What they say.
-            sha256: The beginning of the digest of the text that they have read.
+            sha256: The digest of the text that they have read, all 64 digits.
             despite_tests: Approve it although its tests have failed, are not there or could not run.
 
         Raises:

@@ -183,7 +183,7 @@ def _to_approve(caller: Caller, asked: Mapping[str, Any]) -> Confirm | None:
     name, tests, text = found["name"], found["tests"], found["text"]
     if found["state"] == "approved":
         raise BadInput(f"{name} {found['version']} is approved already.", value=name)
-    if not found["sha256"].startswith(asked["sha256"].lower()):
+    if found["sha256"] != asked["sha256"].lower():
         raise BadInput(
             f"the text of {name} has the SHA-256 {found['sha256'][:12]}...: it was changed. Look at it again.",
             value=asked["sha256"],
@@ -211,7 +211,7 @@ def decide_registered_tool(
     sha256: Annotated[
         str,
         Field(
-            min_length=8, max_length=64, description="Digest of the text that was read, of get_registered_tool."
+            pattern="^[0-9a-fA-F]{64}$", description="Digest of the text that was read, of get_registered_tool."
         ),
     ],
     despite_tests: Annotated[

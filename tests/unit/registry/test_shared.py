@@ -115,3 +115,19 @@ def test_an_address_runs_nothing(tmp_path, address):
     with pytest.raises(BadInput):
         read_shared(address.replace("TRAP", str(trap)))
     assert not trap.exists()
+
+
+@git
+def test_a_repository_that_names_programs_is_not_committed_to(tmp_path):
+    """A folder that came as a copy brings its own settings, by which git would run a filter or a signer."""
+    folder, ran = tmp_path / "ours", tmp_path / "ran"
+    subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
+    program = tmp_path / "filter.sh"
+    program.write_text(f"#!/bin/sh\ntouch {ran}\ncat\n")
+    program.chmod(0o755)
+    with (folder / ".git" / "config").open("a") as config:
+        config.write(f'[filter "x"]\n\tclean = {program}\n[user]\n\tname = a\n\temail = a@b\n')
+    (folder / ".gitattributes").write_text("*.py filter=x\n")
+    with pytest.raises(BadInput, match=r"git may run a program: filter\.x\.clean"):
+        write_shared(folder, [CARD], commit="share")
+    assert not ran.exists()

@@ -78,8 +78,8 @@ def test_whoever_approves_says_which_text_they_have_read(tools):
     (record,) = tools.register(HALF, by="ada")
     tools.tested("half", record.sha256, PASSED)
     with pytest.raises(BadInput, match="was changed since"):
-        tools.decide("half", approve=True, by="boss", sha256="0" * 12)
-    assert tools.decide("half", approve=True, by="boss", sha256=record.sha256[:12]).state == "approved"
+        tools.decide("half", approve=True, by="boss", sha256="0" * 64)
+    assert tools.decide("half", approve=True, by="boss", sha256=record.sha256).state == "approved"
 
 
 def test_an_edit_by_hand_makes_it_pending_and_the_old_text_makes_it_approved_again(tools, told):
@@ -285,3 +285,18 @@ def test_agents_have_tools_and_a_role_that_is_looked_at(tmp_path):
     assert "symbolic link" in agents.get("chem").problem
     agents.remove("chem")
     assert agents.every() == []
+
+
+def test_a_tool_that_cannot_be_looked_at_takes_no_other_from_the_list(tools, monkeypatch):
+    tools.register(HALF, by="ada")
+    tools.register(TEXT.replace("NAME", "third"), by="ada")
+    see = tools._see
+
+    def one_is_odd(name, **more):
+        if name == "third":
+            raise ValueError("odd")
+        return see(name, **more)
+
+    monkeypatch.setattr(tools, "_see", one_is_odd)
+    half, third = tools.look()
+    assert half.problem == "" and third.record.name == "third" and "odd" in third.problem

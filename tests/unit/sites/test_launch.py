@@ -134,3 +134,26 @@ def test_what_a_user_gives_to_parsl_is_checked_and_what_hpcagent_gives_costs_no_
     assert "executors" in first and "int" in first
     assert "max_threads" in second and "int" in second
     assert done.returncode == 0, done.stderr
+
+
+def test_two_threads_that_wait_for_each_others_packages_do_not_hang(tmp_path: Path) -> None:
+    """One imports a module that asks for the package; the other asks for the package, which imports the module."""
+    package = tmp_path / "asks_each_other"
+    package.mkdir()
+    (package / "__init__.py").write_text("import time\ntime.sleep(0.5)\nfrom asks_each_other.inner import found\n")
+    (package / "inner.py").write_text(
+        "import time, asks_each_other\ntime.sleep(1.0)\nasked = hasattr(asks_each_other, 'found')\nfound = 42\n"
+    )
+    words = (
+        "import importlib, threading, time\n"
+        "from hpcagent.sites.launch import defer\n"
+        "defer('asks_each_other')\n"
+        "import asks_each_other\n"
+        "one = threading.Thread(target=importlib.import_module, args=['asks_each_other.inner'])\n"
+        "one.start(); time.sleep(0.2)\n"
+        "two = threading.Thread(target=lambda: asks_each_other.found)\n"
+        "two.start(); one.join(); two.join()\n"
+        "print(asks_each_other.found)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert done.stdout == "42\n", done.stderr

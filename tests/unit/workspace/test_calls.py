@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import os
+import pickle
 import sys
 import textwrap
 import time
@@ -699,3 +701,47 @@ def test_a_campaign_with_code_of_somebodys_own_says_so(root, tmp_path):
     with pytest.raises(NotAllowed, match="code of somebody's own"):
         core.start(me(core), {"toml": whole.toml(), "app": packed(whole.app)})
     core.close()
+
+
+class Runs:
+    """What a pickle runs where it is loaded."""
+
+    def __reduce__(self):
+        return os.system, ("exit 0",)
+
+
+def test_code_of_ones_own_does_not_pass_for_the_librarys(core):
+    record = packed(find_app("synthetic"))
+    record["carried"] = base64.b64encode(pickle.dumps(Runs())).decode()
+    with pytest.raises(NotAllowed, match="carries one of a script"):
+        core.run(me(core), record, {"x": 0.3})
+    record["app"] |= {"function": "", "source": "__main__:synthetic"}
+    reference = core.store.put(record)
+    with pytest.raises(BadInput, match=r"carries \w+\.system in place of a function"):
+        core.store.runnable(reference)
+
+
+def test_who_may_not_run_leaves_nothing_behind_by_asking_what_it_would_take(root):
+    rules(root, '[people.eve]\nuid = 4242\nrole = "viewer"\n')
+    core = Core(root)
+    eve = core.caller(4242)
+    text = 'name = "x"\napp = "synthetic"\nobjective = { maximize = "value" }\nuntil = { max_runs = 3 }\n'
+    for n in range(3):
+        assert core.estimate_campaign(eve, {"data": text.replace('"x"', f'"x{n}"')})["runs"] == 3
+    assert not any(path.is_file() for path in (root / "asked").rglob("*"))
+    for call in (core.estimate, core.run):
+        with pytest.raises(NotAllowed, match="viewer"):
+            call(eve, packed(find_app("synthetic")), {"x": 0.3})
+    core.close()
+
+
+def test_what_is_no_name_is_refused_and_a_campaigns_name_holds_no_credential(core):
+    who = me(core)
+    text = 'name = "password=hunter22secret"\napp = "synthetic"\nobjective = { maximize = "value" }\n'
+    with pytest.raises(NotAllowed, match="no credential"):
+        core.start(who, {"data": text + "until = { max_runs = 3 }\n"})
+    assert "hunter22secret" not in (core.folder.root / "journal.jsonl").read_text()
+    with pytest.raises(NotAllowed, match="at most 200"):
+        core.run(who, "synthetic", {"x": 0.3}, site="a" * 5000)
+    with pytest.raises(NotAllowed, match="an app is a name"):
+        core.run(who, [1], {"x": 0.3})

@@ -62,8 +62,9 @@ def test_a_tool_is_checked_registered_shown_approved_and_run(shell, tmp_path):
     assert "  | def half(x: float = 4.0) -> float:" in said
     assert shell("workspace", "run", "half", "x=3.0")[0] != 0
     sha256 = json.loads(shell("tools", "show", "half", "--json")[1])["sha256"]
-    assert shell("tools", "approve", "half", "--sha256", "0123456789")[0] != 0
-    assert "half 1.0.0: approved" in shell("tools", "approve", "half", "--sha256", sha256[:10], "--why", "fine")[1]
+    assert shell("tools", "approve", "half", "--sha256", "0" * 64)[0] != 0
+    assert "all 64 digits" in shell("tools", "approve", "half", "--sha256", sha256[:12])[1]
+    assert "half 1.0.0: approved" in shell("tools", "approve", "half", "--sha256", sha256, "--why", "fine")[1]
     code, said = shell("workspace", "run", "half", "x=3.0", "--wait")
     assert code == 0 and "half: 1.5 K" in said
     assert "half" in shell("workspace", "apps")[1]

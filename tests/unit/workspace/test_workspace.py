@@ -317,6 +317,8 @@ def test_a_service_on_another_machine_is_named(workspace, root):
         b'{"do":"no"}\n',
         b'{"do":"run","args":{"a":1}}\n',
         b"{" * 9000 + b"\n",
+        b'{"do":"run","args":{"app":"syn\\ud800","params":{}}}\n',
+        b'{"do":"run","args":{"app":"synthetic","params":{"x":' + b"[" * 500 + b"]" * 500 + b"}}}\n",
     ],
 )
 def test_a_request_that_is_none_gets_one_clear_error(workspace, root, line):
