@@ -41,7 +41,7 @@ LARGEST_A = 1e6
         ),
     },
     metrics={
-        "steps_completed": Metric(name="steps_completed", unit="1", description="steps that were made"),
+        "steps_completed": Metric(name="steps_completed", unit="1", noise=0.0, description="steps that were made"),
         "position": Metric(name="position", unit="angstrom", description="at the end"),
         "velocity": Metric(name="velocity", unit="angstrom/fs", description="at the end"),
         "energy": Metric(name="energy", unit="eV", description="kinetic and potential, at the end"),
@@ -51,7 +51,9 @@ LARGEST_A = 1e6
             direction="minimize",
             description="largest distance of the energy from that at the start over all steps, as a share of it",
         ),
-        "simulated_time": Metric(name="simulated_time", unit="fs", description="steps x timestep"),
+        "simulated_time": Metric(
+            name="simulated_time", unit="fs", noise=0.0, description="steps x timestep"
+        ),
     },
     estimated_runtime_s=0.01,
     failure_modes=("Unstable",),

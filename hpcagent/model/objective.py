@@ -95,11 +95,21 @@ class Constraint(Record):
             >>> Constraint(metric="drift", at_most=0.5).text("meV/atom/ns")
             'drift <= 0.5 meV/atom/ns'
         """
-        words = f"{self.metric} {'<=' if self.sign < 0 else '>='} {self.limit:g}"
+        words = f"{self.metric} {'<=' if self.sign < 0 else '>='} {_exact(self.limit)}"
         return words if unit == "1" else f"{words} {unit}"
 
     def __str__(self) -> str:
         return self.text()
+
+
+def _exact(value: float) -> str:
+    """A number in as few digits as tell it from any other.
+
+    Example:
+        >>> _exact(3.0), _exact(0.0304824831), _exact(-76.43829164)
+        ('3', '0.0304824831', '-76.43829164')
+    """
+    return repr(float(value)).removesuffix(".0")
 
 
 class Objective(Displayed, Record):

@@ -240,8 +240,8 @@ class Workspace(ToolCalls):
         `progress` is None unless it runs and something is known: `done` `of` so many in `unit` (steps of the
         LAMMPS `run` command that goes on, runs of a campaign, else seconds), `share` (0 to 1), `from` what says
         it, `elapsed_s`, `expected_s`. `changed_at` (Unix time, s) is when it has come to stand as it does, of a
-        campaign that of its last event. `rc` is 0 of a run that is completed, else the exit code that its failure
-        names, or None; `workdir` its directory.
+        campaign that goes on that of its last event. `rc` is 0 of a run that is completed, else the exit code
+        that its failure names, or None; `workdir` its directory.
         """
         return self._one("status", identity=identity, lines=lines)
 

@@ -817,7 +817,7 @@ class Runs(Records):
                 "rc": exit_code(row),
                 "workdir": str(self._workdir(row)),
             }
-        if row.kind == "campaign":
+        if row.kind == "campaign" and not row.over:
             with contextlib.suppress(OSError):
                 seen = (self._workdir(row) / "events.jsonl").stat().st_mtime
                 found["changed_at"] = max(row.changed_at, seen)

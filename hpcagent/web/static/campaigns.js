@@ -1,7 +1,7 @@
 // All campaigns, and one campaign as it goes on.
 
 import { get, post } from "./client.js";
-import { bytes, chip, empty, fill, h, hours, meter, num, unit, when, withError } from "./dom.js";
+import { bytes, chip, empty, fill, h, hours, meter, num, percent, unit, when, withError } from "./dom.js";
 import { Convergence, Plane, SliceLine, legend } from "./plots.js";
 import { showCampaignRun } from "./sheet.js";
 import { has } from "./store.js";
@@ -201,7 +201,7 @@ export function campaign(store, id, announce) {
     const failed = Object.values(t.failures).reduce((a, b) => a + b, 0);
     fill(parts.tiles, h("div", { class: "tiles" },
       h("div", { class: "tile" }, h("div", { class: "soft" }, "Runs"), h("div", { class: "figure" }, num(t.done), most ? h("span", { class: "of" }, ` of ${num(most)}`) : ""), meter(most ? t.done / most : null, "Runs that have ended")),
-      h("div", { class: "tile" }, h("div", { class: "soft" }, `Best ${metric.name}`), h("div", { class: "figure" }, best ? withError(best.metrics[metric.name], best.uncertainty[metric.name]) : "–", best && h("span", { class: "of" }, unit(metric.unit))), h("div", { class: "soft small" }, best ? `of ${standing.answer_of_runs ?? t.done} runs${best.probability_feasible == null ? "" : `; keeps the limits with ${num(100 * best.probability_feasible, 3)} %`}` : standing?.answer_state === "running" ? "being worked out" : "none yet")),
+      h("div", { class: "tile" }, h("div", { class: "soft" }, `Best ${metric.name}`), h("div", { class: "figure" }, best ? withError(best.metrics[metric.name], best.uncertainty[metric.name]) : "–", best && h("span", { class: "of" }, unit(metric.unit))), h("div", { class: "soft small" }, best ? `of ${standing.answer_of_runs ?? t.done} runs${best.probability_feasible == null ? "" : `; keeps the limits with ${percent(best.probability_feasible)}`}` : standing?.answer_state === "running" ? "being worked out" : "none yet")),
       h("div", { class: "tile" }, h("div", { class: "soft" }, "Node-hours"), h("div", { class: "figure" }, hours(spent), cap ? h("span", { class: "of" }, ` of ${num(cap, 3)}`) : ""), cap ? meter(spent / cap, "Node-hours of the cap") : h("div", { class: "soft small" }, "no cap was set")),
       h("div", { class: "tile" }, h("div", { class: "soft" }, "Failed"), h("div", { class: "figure" }, num(failed)), h("div", { class: "soft small" }, t.done ? `${num(100 * failed / t.done, 2)} % of those that ended` : "none has ended"))));
   }

@@ -2,7 +2,7 @@
 // from, and what really ran. What a model says is text, never markup.
 
 import { get, post } from "./client.js";
-import { chip, empty, facts, fill, h, num, span, unit, when } from "./dom.js";
+import { atMost, chip, empty, facts, fill, h, num, span, unit, when } from "./dom.js";
 import { showRun } from "./sheet.js";
 import { has } from "./store.js";
 
@@ -86,7 +86,7 @@ export function chat(store, chosen, announce, moved) {
     const a = q.asked ?? {};
     const decide = (yes) => act(`chat/turn/${t.id}/answer`, { question: q.id, yes }, yes ? "Yes: it goes on." : "No: the model is told.");
     return h("section", { class: "panel consent", "aria-labelledby": "consent-title" }, h("h2", { id: "consent-title", tabindex: "-1" }, q.approval ? `${q.agent} asks for your approval` : `${q.agent} asks you`), h("p", {}, q.words),
-      facts([["App", a.app], ["Site", a.site], ["Nodes", a.nodes], ["Runs at most", a.runs], ["Node-hours at most", a.node_hours == null ? null : num(a.node_hours)], ["Node-hours expected", a.expected_node_hours == null ? null : num(a.expected_node_hours)], ["Cost at most", a.usd == null ? null : `${num(a.usd)} USD`]]),
+      facts([["App", a.app], ["Site", a.site], ["Nodes", a.nodes], ["Runs at most", a.runs], ["Node-hours at most", a.node_hours == null ? null : atMost(a.node_hours)], ["Node-hours expected", a.expected_node_hours == null ? null : num(a.expected_node_hours)], ["Cost at most", a.usd == null ? null : `${atMost(a.usd)} USD`]]),
       Object.keys(q.params).length > 0 && h("details", {}, h("summary", {}, "Parameters"), h("pre", { tabindex: "0", "aria-label": "Parameters" }, Object.entries(q.params).map(([n, v]) => `${n} = ${typeof v === "string" ? v : JSON.stringify(v)}`).join("\n"))),
       q.says && h("p", { class: "soft" }, `The model says it is for (not checked): ${q.says}`),
       q.approval && !store.may("approve") ? h("p", { class: "soft" }, `The role ${store.me.role} cannot decide it; whoever may finds it under Approvals.`) : h("div", { class: "actions" }, h("button", { type: "button", id: "consent-yes", onclick: () => decide(true) }, "Yes, run it"), h("button", { type: "button", id: "consent-no", class: "danger", onclick: () => decide(false) }, "No")));

@@ -53,11 +53,27 @@ export function num(value, digits = 4) {
   if (Number.isInteger(value) && Math.abs(value) < 1e6) return (Math.abs(value) >= 1e4 ? value.toLocaleString("en").replaceAll(",", "\u202f") : String(value)).replace("-", "−");
   const size = Math.abs(value);
   const text = size !== 0 && (size < 1e-3 || size >= 1e6)
-    ? value.toExponential(digits - 1).replace(/\.?0+e/, "e").replace("e+", "e").replace(/e(.+)/, (_, n) => ` × 10${[...n].map((c) => UP[c]).join("")}`)
-    : String(Number(value.toPrecision(digits)));
+    ? value.toExponential(digits - 1).replace(/\.?0+e/, "e").replace("e+", "e").replace(/e(.+)/, (_, n) => tenTo(n))
+    : String(Number(value.toPrecision(size < 1 ? digits : Math.max(digits, Math.floor(Math.log10(size)) + 1))));
   return text.replace(/^-/, "−");
 }
+const tenTo = (n) => ` × 10${[...String(n)].map((c) => UP[c]).join("")}`;
 const UP = { "-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹" };
+
+// What something is at most: rounded up, never down.
+export function atMost(value, digits = 4) {
+  if (typeof value !== "number" || !(value > 0) || !Number.isFinite(value)) return num(value, digits);
+  const step = 10 ** Math.min(0, Math.floor(Math.log10(value)) - digits + 1);
+  const up = Math.ceil(value / step * (1 - 1e-12)) * step;
+  return num(Number(up.toPrecision(12)), 12);
+}
+
+// A probability: nothing is certain that is not.
+export function percent(p) {
+  if (p > 0.999 && p < 1) return "> 99.9 %";
+  if (p > 0 && p < 0.001) return "< 0.1 %";
+  return `${num(100 * p, 3)} %`;
+}
 
 // Node-hours, in which what is very little is as good as nothing.
 export const hours = (value) => (value > 0 && value < 1e-3 ? "< 0.001" : num(value, 3));
@@ -67,9 +83,12 @@ export const unit = (u) => (!u || u === "1" ? "" : ` ${u}`);
 // A value with its standard error, as many digits as the error has meaning.
 export function withError(value, error) {
   if (typeof value !== "number" || typeof error !== "number" || !(error > 0)) return num(value);
-  const places = Math.max(0, 1 - Math.floor(Math.log10(error)));
-  if (places > 8 || Math.abs(value) >= 1e6) return `${num(value)} ± ${num(error, 2)}`;
-  return `${value.toFixed(places).replace("-", "−")} ± ${error.toFixed(places)}`;
+  const last = Math.floor(Math.log10(error)) - 1; // the place of the last digit: two of the error are shown
+  if (last >= -8 && Math.abs(value) < 1e6 && error < 1e6) return `${value.toFixed(Math.max(0, -last)).replace("-", "−")} ± ${error.toFixed(Math.max(0, -last))}`;
+  const power = Math.floor(Math.log10(Math.max(Math.abs(value), error)));
+  const places = Math.min(15, power - last);
+  const [v, e] = [value, error].map((x) => Number(`${x}e${-power}`) || x / 10 ** power).map((x) => x.toFixed(places).replace("-", "−"));
+  return `(${v} ± ${e})${power ? tenTo(power) : ""}`;
 }
 
 export function span(s) {

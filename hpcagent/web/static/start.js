@@ -1,7 +1,7 @@
 // A form made of an app's contract: one run, or a campaign that looks for the best point.
 
 import { get, post } from "./client.js";
-import { empty, facts, fill, h, num, span, unit } from "./dom.js";
+import { atMost, empty, facts, fill, h, num, span, unit } from "./dom.js";
 
 const name = (p) => p.replace(/[^\w-]/g, "_");
 
@@ -217,7 +217,7 @@ export function start(store, chosen, announce) {
     return h("form", { novalidate: true, onsubmit: submit }, parts, said, h("div", { class: "actions bottom" }, h("button", { type: "button", class: "plain", id: "estimate", onclick: look }, "Estimate"), h("button", { type: "submit", id: "submit" }, words)));
   }
 
-  const estimated = (e) => h("section", { class: "panel estimate" }, h("h2", {}, "What it would take"), facts([["Site", e.site], ["Runs", e.runs === undefined ? null : e.runs ?? "no bound"], ["Wall time of a run", span(e.wall_s_per_run ?? e.wall_s)], ["Node-hours expected", num(e.node_hours)], ["Node-hours at most", e.node_hours_at_most === null ? "nothing bounds them" : num(e.node_hours_at_most)], ["Cost at most", e.usd_at_most == null ? null : `${num(e.usd_at_most)} USD`], ["By", e.from]]),
+  const estimated = (e) => h("section", { class: "panel estimate" }, h("h2", {}, "What it would take"), facts([["Site", e.site], ["Runs", e.runs === undefined ? null : e.runs ?? "no bound"], ["Wall time of a run", span(e.wall_s_per_run ?? e.wall_s)], ["Node-hours expected", num(e.node_hours)], ["Node-hours at most", e.node_hours_at_most === null ? "nothing bounds them" : atMost(e.node_hours_at_most)], ["Cost at most", e.usd_at_most == null ? null : `${atMost(e.usd_at_most)} USD`], ["By", e.from]]),
     e.known && h("p", {}, "The very same is known already: it would be found, not run again."), e.approval && h("p", { class: "note warn" }, `A person has to say yes: ${e.approval}.`), e.refused && h("p", { class: "note bad" }, `It would be refused (${e.refused.check}): ${e.refused.why}.`), !e.approval && !e.refused && h("p", { class: "note good" }, "Nobody has to approve it."));
 
   begin().catch((error) => fill(form, h("p", { class: "error" }, error.message)));
