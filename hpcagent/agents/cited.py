@@ -35,6 +35,7 @@ class Citation:
         name: What it is there.
         value: What is known there.
         unit: Of `value`.
+        others: How many more known numbers it fits: with few digits a number fits many by chance.
     """
 
     text: str
@@ -43,6 +44,7 @@ class Citation:
     name: str = ""
     value: float | None = None
     unit: str = ""
+    others: int = 0
 
     @property
     def flagged(self) -> bool:
@@ -52,7 +54,8 @@ class Citation:
     def plain(self) -> dict[str, Any]:
         """For a record."""
         fields = {"text": self.text, "source": self.source, "run": self.run, "name": self.name}
-        return fields | {"value": self.value, "unit": self.unit, "flagged": self.flagged}
+        more = {"value": self.value, "unit": self.unit, "others": self.others, "flagged": self.flagged}
+        return fields | more
 
 
 def run_ids_in(value: Any) -> list[str]:
@@ -111,8 +114,8 @@ def _of_campaign(caller: Caller, identity: str) -> list[Known]:
     answer = found.get("answer") or {}
     best = answer.get("best") or {}
     units = {**_units_of_parameters(caller, str(found.get("app", ""))), **(best.get("units") or {})}
-    every = dict.fromkeys([*_numbers(answer), *_numbers(clean(answer))])
-    known = [Known(v, _unit(name, units), identity, name) for name, v in every]
+    every = dict.fromkeys(one for form in (answer, clean(answer)) for one in _with_units(form, "", units, 0))
+    known = [Known(v, unit, identity, name) for name, v, unit in every]
     known += [Known(v, "", identity, f"runs.{name}") for name, v in _numbers(found.get("runs") or {})]
     hours = [("node_hours", found.get("node_hours")), ("node_hours_at_most", found.get("node_hours_at_most"))]
     return known + [Known(float(v), "h", identity, name) for name, v in hours if isinstance(v, int | float)]
@@ -172,10 +175,11 @@ def numbers_of_answer(tool: str, value: Mapping[str, Any]) -> list[Known]:
 
 
 def _with_units(value: Any, name: str, units: Mapping[str, str], depth: int) -> Iterable[tuple[str, float, str]]:
-    """Numbers by their dotted names, each with the unit that the nearest `units` around it has."""
+    """Numbers by their dotted names, each with the unit that the nearest `units` or `unit` around it has."""
     if isinstance(value, Mapping):
-        own = value.get("units")
-        around = {**units, **{str(k): str(u) for k, u in own.items()}} if isinstance(own, Mapping) else units
+        own, one_for_all = value.get("units"), value.get("unit")
+        around = {**units, **{str(k): str(u) for k, u in own.items()}} if isinstance(own, Mapping) else {**units}
+        around[""] = one_for_all if isinstance(one_for_all, str) else ""
         for key, one in value.items() if depth <= DEEPEST else ():
             yield from _with_units(one, f"{name}.{key}" if name else str(key), around, depth + 1)
     elif isinstance(value, list | tuple):
@@ -183,7 +187,8 @@ def _with_units(value: Any, name: str, units: Mapping[str, str], depth: int) -> 
             yield from _with_units(one, name, units, depth + 1)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         last = name.rpartition(".")[2]
-        yield name, float(value), units.get(last) or _COST.get(last) or _suffix(last)
+        known = units.get(last) or _DAY.get(last) or _COST.get(last) or _suffix(last)
+        yield name, float(value), known or units.get("", "")
 
 
 def _suffix(name: str) -> str:
@@ -216,9 +221,9 @@ def _cited(
         close = [one for one in every if same(said, one)]
         if close:
             one = min(close, key=lambda known: (_far(known, said, named), not known.unit))
-            return Citation(
-                said.text, "run" if source == "run" else "tool", one.run, one.name, one.value, one.unit
-            )
+            where: Source = "run" if source == "run" else "tool"
+            others = len({(known.run, known.name) for known in close}) - 1
+            return Citation(said.text, where, one.run, one.name, one.value, one.unit, others)
     stands = any(same(said, Known(one.value, one.unit, "", "")) for one in asked)
     return Citation(said.text, "asked" if stands else "none")
 

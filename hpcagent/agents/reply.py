@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hpcagent.agents.cited import RUN_ID, Citation
@@ -23,6 +23,7 @@ class Reply:
         text: What the supervisor says; of one that was stopped: why.
         calls: What was really called.
         runs: Runs and campaigns that the calls have named.
+        states: How each that it has started stood at its end; a failure by its name.
         numbers: Each number of the text, and where it comes from.
         unknown_runs: Handles in the text that no call has named.
         thread: The thread that it belongs to.
@@ -38,6 +39,7 @@ class Reply:
     text: str
     calls: tuple[Called, ...] = ()
     runs: tuple[str, ...] = ()
+    states: Mapping[str, str] = field(default_factory=dict)
     numbers: tuple[Citation, ...] = ()
     unknown_runs: tuple[str, ...] = ()
     thread: str = ""
@@ -62,6 +64,8 @@ class Reply:
             "thread": self.thread,
             "model": self.model,
             "runs": list(self.runs),
+            "started": list(self.started),
+            "states": dict(self.states),
             "unknown_runs": list(self.unknown_runs),
             "calls": [one.plain() for one in self.calls],
             "numbers": [one.plain() for one in self.numbers],
@@ -74,8 +78,18 @@ class Reply:
         parts += _lines("Not of any run (check these):", [one.text for one in self.flagged])
         parts += _lines("Not a run that was called here (check these):", self.unknown_runs)
         parts += _lines("Numbers:", [_where(one) for one in self.numbers if not one.flagged])
-        parts += _lines("What ran:", [_ran(one) for one in self.calls] or ["nothing"])
+        parts += _lines("What ran:", [self._started(run) for run in self.started] or ["nothing"])
+        parts += _lines("What was called:", [_called(one) for one in self.calls])
         return "\n".join(parts)
+
+    @property
+    def started(self) -> tuple[str, ...]:
+        """Runs and campaigns that it has started: what was found, read or refused did not run for it."""
+        return tuple(dict.fromkeys(run for call in self.calls for run in call.started))
+
+    def _started(self, run: str) -> str:
+        state = self.states.get(run, "")
+        return f"{run}: {state}" if state else run
 
 
 def _lines(title: str, lines: Any) -> list[str]:
@@ -91,11 +105,13 @@ def _where(one: Citation) -> str:
         return f"{one.text}: as it was asked"
     unit = f" {one.unit}" if one.unit not in ("", "1") else ""
     of = "" if one.source == "run" else "tool "
-    return f"{one.text}: {of}{one.run}, {one.name} = {one.value!r}{unit}"
+    more = f" (it fits {one.others} more)" if one.others else ""
+    return f"{one.text}: {of}{one.run}, {one.name} = {one.value!r}{unit}{more}"
 
 
-def _ran(one: Called) -> str:
-    runs = f" {', '.join(one.runs[:5])}" if one.runs else ""
+def _called(one: Called) -> str:
+    more = f" and {len(one.runs) - 5} more" if len(one.runs) > 5 else ""
+    runs = f" {', '.join(one.runs[:5])}{more}" if one.runs else ""
     unknown = "" if one.ended else " asked for, outcome unknown"
     return f"{one.agent}.{one.tool}{runs}{unknown}" + (f" refused: {one.refused}" if one.refused else "")
 

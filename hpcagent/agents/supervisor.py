@@ -281,24 +281,28 @@ class Supervisor:
         runs = tuple(dict.fromkeys((*here, *earlier)))
         asked = "\n".join((*(turn.goal for turn in before), goal))
         numbers = cite(reply.text, runs=now.of_runs(runs), tools=now.known, asked=asked)
+        stood = {run: self._stood(run) for run in sorted(now.started())}
         return replace(
             reply,
             calls=tuple(now.calls),
             runs=here,
+            states={run: words for run, (words, _) in stood.items()},
             numbers=tuple(numbers) if reply.state == "answered" else (),
             unknown_runs=unknown_runs(reply.text, runs),
-            node_hours=sum(self._node_hours(run) for run in sorted(now.started())),
+            node_hours=sum(hours for _, hours in stood.values()),
         )
 
-    def _node_hours(self, run: str) -> float:
-        """What a run or campaign has taken so far."""
+    def _stood(self, run: str) -> tuple[str, float]:
+        """How a run or campaign stands, in words, and what it has taken so far, in node-hours."""
         try:
             told = self.workspace.status(run, lines=0)
+            failure = (told.get("failure") or {}).get("name")
+            words = f"{told['state']}: {failure}" if failure else str(told["state"])
             if told.get("kind") == "campaign":
-                return float(self.workspace.campaign(run)["node_hours"])
+                return words, float(self.workspace.campaign(run)["node_hours"])
         except HpcAgentError:
-            return 0.0
-        return float((told.get("cost") or {}).get("node_hours") or 0.0)
+            return "", 0.0
+        return words, float((told.get("cost") or {}).get("node_hours") or 0.0)
 
     def write_tool(self, description: str, *, sandbox: str = "bubblewrap") -> list[dict[str, Any]]:
         """Have the model write a tool of a plain description; it is checked, tried in the sandbox, and pending.

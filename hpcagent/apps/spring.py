@@ -51,9 +51,7 @@ LARGEST_A = 1e6
             direction="minimize",
             description="largest distance of the energy from that at the start over all steps, as a share of it",
         ),
-        "simulated_time": Metric(
-            name="simulated_time", unit="fs", noise=0.0, description="steps x timestep"
-        ),
+        "simulated_time": Metric(name="simulated_time", unit="fs", noise=0.0, description="steps x timestep"),
     },
     estimated_runtime_s=0.01,
     failure_modes=("Unstable",),

@@ -80,7 +80,7 @@ class Took:
         Least squares of log(wall time) on the logarithms of the parameters (on themselves, where one is not
         positive), each scaled to its spread, with slopes drawn to zero. While there are too few runs for that, or
         all have had the same length, wall times are in proportion to the length. Where another whole number, as of
-        cells, is outside of what they had, it is not below the contract's estimate.
+        cells, or one that all had alike, is outside of what they had, it is not below the contract's estimate.
 
         Args:
             params: Of the run.
@@ -125,7 +125,8 @@ class Took:
                 seconds = float(times[len(times) // 2])
                 words += f", in proportion to {' + '.join(scaled)}"
         words += f"; outside of what they had: {', '.join(outside.values())}" if outside else ""
-        counts = {name for name in outside if isinstance(params[name], int)} - set(scaled) - set(known)
+        counts = {name for name in outside if isinstance(params[name], int) or ranges[name][0] == ranges[name][1]}
+        counts -= {*scaled, *known}
         if contract_s > seconds and counts:
             return contract_s, f"the contract's estimate, as that of {words} is lower"
         return seconds, words

@@ -101,13 +101,15 @@ export function chat(store, chosen, announce, moved) {
 
   function turn({ n, at, goal: asked, reply: r }) {
     const good = r.numbers.filter((x) => !x.flagged);
+    const started = [...new Set(r.calls.flatMap((c) => c.started ?? []))];
     const once = (all, key) => [...new Map(all.map((x) => [key(x), x])).values()];
     return h("article", { class: "turn", "aria-label": `Question ${n}` }, said(asked),
       h("div", { class: "answer" }, r.state === "stopped" ? h("p", { class: "note warn" }, `Stopped: ${r.text}`) : h("p", { class: "pre" }, r.text),
         r.flagged.length > 0 && h("p", { class: "note bad flagged" }, h("strong", {}, "Not of any run, check these: "), [...new Set(r.flagged)].join(", ")),
         r.unknown_runs.length > 0 && h("p", { class: "note bad" }, h("strong", {}, "Not a run that was called here, check these: "), r.unknown_runs.join(", ")),
-        good.length > 0 && h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Numbers of answer ${n}` }, h("table", { class: "values numbers" }, h("thead", {}, h("tr", {}, ["Number", "Is", "From"].map((x) => h("th", { scope: "col" }, x)))), h("tbody", {}, once(good, (x) => x.text + x.run + x.name).slice(0, 60).map((x) => h("tr", {}, h("th", { scope: "row" }, x.text), h("td", {}, x.source === "asked" ? "as it was asked" : `${x.name} = ${num(x.value, 6)}${unit(x.unit)}`), h("td", {}, x.source === "run" ? run(x.run) : x.source === "tool" ? ["the tool ", h("code", {}, x.run)] : "the question")))))),
-        h("details", { class: "ran" }, h("summary", {}, r.calls.length ? `What ran: ${r.calls.length} call${r.calls.length > 1 ? "s" : ""}` : "What ran: nothing"), r.calls.length > 0 && h("ol", { class: "steps" }, r.calls.map((c, i) => step({ kind: c.refused ? "refused" : c.ended === false ? "unknown" : "called", agent: c.agent, tool: c.tool, text: JSON.stringify(c.arguments), why: c.refused, runs: c.runs, at: 0, ended_at: c.wall_s }, `${n}-${i}`)))),
+        good.length > 0 && h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Numbers of answer ${n}` }, h("table", { class: "values numbers" }, h("thead", {}, h("tr", {}, ["Number", "Is", "From"].map((x) => h("th", { scope: "col" }, x)))), h("tbody", {}, once(good, (x) => x.text + x.run + x.name).slice(0, 60).map((x) => h("tr", {}, h("th", { scope: "row" }, x.text), h("td", {}, x.source === "asked" ? "as it was asked" : `${x.name} = ${num(x.value, 6)}${unit(x.unit)}${x.others ? ` (it fits ${x.others} more)` : ""}`), h("td", {}, x.source === "run" ? run(x.run) : x.source === "tool" ? ["the tool ", h("code", {}, x.run)] : "the question")))))),
+        h("p", { class: "small" }, h("strong", {}, "What ran: "), started.length ? started.map((id, i) => [i ? ", " : "", run(id), r.states?.[id] ? ` ${r.states[id]}` : ""]) : "nothing"),
+        h("details", { class: "ran" }, h("summary", {}, `What was called: ${r.calls.length || "nothing"}`), r.calls.length > 0 && h("ol", { class: "steps" }, r.calls.map((c, i) => step({ kind: c.refused ? "refused" : c.ended === false ? "unknown" : "called", agent: c.agent, tool: c.tool, text: JSON.stringify(c.arguments), why: c.refused, runs: c.runs, at: 0, ended_at: c.wall_s }, `${n}-${i}`)))),
         h("p", { class: "soft small" }, [when(at), r.model, `${r.requests} request${r.requests === 1 ? "" : "s"}`, `${num(r.input_tokens + r.output_tokens)} tokens`, `${num(r.node_hours)} node-hours`, span(r.wall_s)].filter(Boolean).join(" · "))));
   }
 

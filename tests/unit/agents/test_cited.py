@@ -102,3 +102,72 @@ def test_a_number_is_known_as_the_run_has_it_and_as_the_model_has_read_it_rounde
     known = known_of(SimpleNamespace(workspace=workspace), "r-1")
     said = [numbers_in(text)[0] for text in ("951.0 ns/day", "951.3 ns/day", "951.2 ns/day")]
     assert [any(same(one, other) for other in known) for one in said] == [True, True, False]
+
+
+GAP = Known(17.4, "eV", "r-1", "gap")
+WARM = Known(300.0, "K", "r-1", "temperature")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "300 °C",
+        "300 °F",
+        "300 degrees Celsius",
+        "300 mK",
+        "300 hPa",
+        "17.4 mHa",
+        "17.4 kcal/mole",
+        "17.4 GB",
+        "17.4 USD",
+        "$17.4",
+        "17.4 node-hours",
+        "17.4 times faster",
+        "17.4x",
+        "17.4-fold",
+        "17.4 eV per atom",
+        "17.4 steps/s",
+        "0 eV",
+    ],
+)
+def test_a_number_with_another_unit_is_no_runs(text):
+    (found,) = cite(text, runs=[GAP, WARM, Known(-0.3, "eV", "r-1", "energy")])
+    assert found.flagged
+
+
+def test_units_that_are_written_otherwise_are_converted():
+    assert same(numbers_in("27 °C")[0], Known(300.2, "K", "r-1", "t"))
+    assert same(numbers_in("80.3 °F")[0], Known(300.0, "K", "r-1", "t"))
+    assert same(numbers_in("300000 mK")[0], WARM) and same(
+        numbers_in("15.2 hPa")[0], Known(1520.0, "Pa", "r-1", "p")
+    )
+    assert same(numbers_in("0.5 node-hours")[0], Known(0.5, "h", "r-1", "node_hours"))
+    assert not same(numbers_in("0.5 node-hours")[0], Known(0.5, "h", "r-1", "wall"))
+    assert same(numbers_in("2.5 times")[0], Known(2.5, "1", "r-1", "speed_ratio"))
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("~17.9 eV, the 34.5-fold, x3.7, _17.2_, #17, 1/17, a/17.2", [17.9, 34.5, 3.7, 17.2, 17, 17, 17.2]),
+        ("10^5 runs, 10⁵, 5 x 10^3 K", [1e5, 1e5, 5e3]),
+        ("0,99 g/cm³ and 17.2,18.3", [0.99, 17.2, 18.3]),
+        ("1 000 000 steps, 1'234 K, 1\u202f234 567 K", [1e6, 1234, 1234567]),
+        ("steps 250000; a 17.2-eV gap", [250000, 17.2]),
+        ("3x faster, a speedup of 7, 5-fold, 4 times faster", [3, 7, 5, 4]),
+        ("run 3 times, 2 of 3 runs, a 3-body term, 2x2x1 cells", []),
+        ("run_17.json in /tmp/x17/y, energy_fluctuation_1ps, log17.lammps, Fe-17", []),
+    ],
+)
+def test_whatever_is_a_number_is_looked_at(text, values):
+    found = [one.value for one in numbers_in(text) if not one.counts]
+    assert found == pytest.approx(values)
+
+
+def test_a_unit_beside_numbers_is_theirs_and_a_number_that_fits_many_says_so():
+    regret = {"expected_regret": {"mean": 694.77, "at_most_95": 2054.9, "unit": "fs"}, "share": 0.2}
+    known = numbers_of_answer("get_campaign", regret)
+    assert [(one.value, one.unit) for one in known] == [(694.77, "fs"), (2054.9, "fs"), (0.2, "")]
+    many = [Known(0.2 + n / 1000, "1", "r-1", f"m{n}") for n in range(5)]
+    (one,) = cite("0.2", runs=many)
+    assert not one.flagged and one.others == 4

@@ -453,6 +453,8 @@ def test_the_node_hours_of_an_answer_are_those_of_what_it_has_started(supervisor
     assert first.node_hours == workspace.status(run)["cost"]["node_hours"] > 0
     again = supervisor(once()).ask("what is the value?")
     assert (again.runs, again.node_hours) == ((run,), 0.0)  # found, and taken by another question
+    assert first.states == {run: "completed"} and f"What ran:\n  {run}: completed" in str(first)
+    assert again.started == () and "What ran:\n  nothing" in str(again) and f"run_job {run}" in str(again)
 
 
 def test_what_is_found_of_an_earlier_run_is_not_started(supervisor, workspace):
