@@ -310,7 +310,8 @@ class CampaignResult(Displayed):
         """What `missed` says, or why it says nothing: noise not known, or no model; empty with several goals."""
         found, space = self.missed, self.campaign.smoothed
         if found is not None:
-            return found.text("within the searched range" if self.edges else "")
+            unit = self.campaign.app.contract.metric(found.metric).unit
+            return found.text("within the searched range" if self.edges else "", unit)
         if self.best is None or space is None or len(self.campaign.objective.goals) > 1:
             return ""
         seen = History(self.campaign, self.results, self.warm).evidence()

@@ -75,19 +75,22 @@ class Missed(Record):
     def __str__(self) -> str:
         return self.text()
 
-    def text(self, where: str = "") -> str:
-        """In words; `where` says of which points, if not of all that the app allows."""
+    def text(self, where: str = "", unit: str = "1") -> str:
+        """In words; `where` says of which points, if not of all that the app allows, and `unit` is the goal's."""
+        expected, most = (
+            _brief(one) + ("" if unit == "1" else f" {unit}") for one in (self.expected, self.at_most)
+        )
         if np.isfinite(self.share) and self.share > LOST:
             return (
                 f"too little is known to say what was missed: by the models, {self.metric} of an allowed point "
-                f"may be better by {_brief(self.expected)} on average, over half of the answer's value; run more"
+                f"may be better by {expected} on average, over half of the answer's value; run more"
             )
         where = f" {where}" if where else ""
         share = f" ({self.share:.1%})" if np.isfinite(self.share) else ""
         return (
-            f"expected regret {_brief(self.expected)}{share}: so much better in {self.metric} the best allowed "
+            f"expected regret {expected}{share}: so much better in {self.metric} the best allowed "
             f"point{where} may be, on average; 95 % sure that{where} it is not better by more than "
-            f"{_brief(self.at_most)}, by the models"
+            f"{most}, by the models"
         )
 
 

@@ -623,6 +623,7 @@ def test_little_is_missed_once_the_whole_range_was_run_and_much_after_a_corner()
     said = "expected regret" if corner.share <= LOST else "too little is known to say what was missed"
     assert said in str(corner)
     regret = Missed(metric="y", expected=110.4, share=0.04, at_most=392.0, notable=0.5)
+    assert "regret 110 meV (4.0%)" in regret.text(unit="meV") and "more than 390 meV," in regret.text(unit="meV")
     assert str(regret).startswith("expected regret 110 (4.0%): so much better in y") and "more than 390," in str(
         regret
     )
