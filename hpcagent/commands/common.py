@@ -22,6 +22,7 @@ __all__ = [
     "SiteOption",
     "WalltimeOption",
     "WorkersOption",
+    "group_of",
     "say",
 ]
 
@@ -53,3 +54,10 @@ RunDirArgument = Annotated[Path, typer.Argument(help="A folder that `hpcagent ru
 def say(what: object, *, file: TextIO | None = None, flush: bool = False) -> None:
     """Print what may come from a program, a file or another user, so that no terminal takes it for commands."""
     print(plain(str(what)), file=file, flush=flush)
+
+
+def group_of(cli: typer.Typer, name: str) -> typer.Typer:
+    """The group of commands of that name."""
+    (found,) = (group.typer_instance for group in cli.registered_groups if group.name == name)
+    assert found is not None
+    return found

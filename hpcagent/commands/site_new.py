@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hpcagent.commands.common import NodesOption, QueueOption, WalltimeOption, say
+from hpcagent.commands.common import NodesOption, QueueOption, WalltimeOption, group_of, say
 from hpcagent.errors import BadInput
 
 __all__ = ["add"]
@@ -17,9 +17,7 @@ __all__ = ["add"]
 
 def add(cli: typer.Typer) -> None:
     """Add the command to the group `site`."""
-    (site,) = (group.typer_instance for group in cli.registered_groups if group.name == "site")
-    assert site is not None
-    site.command("new")(site_new)
+    group_of(cli, "site").command("new")(site_new)
 
 
 def site_new(

@@ -8,16 +8,14 @@ from typing import Annotated
 
 import typer
 
-from hpcagent.commands.common import say
+from hpcagent.commands.common import group_of, say
 
 __all__ = ["add"]
 
 
 def add(cli: typer.Typer) -> None:
     """Add the command to the group `site`."""
-    (site,) = (group.typer_instance for group in cli.registered_groups if group.name == "site")
-    assert site is not None
-    site.command("template")(template)
+    group_of(cli, "site").command("template")(template)
 
 
 def template(
