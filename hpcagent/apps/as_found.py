@@ -182,7 +182,6 @@ class _Begun:
         self.at = (time.monotonic(), time.process_time())
         self.timers = [_signal.getitimer(timer) for timer in _TIMERS]
         self.descriptors: list[tuple[int, tuple[int, int]]] = []
-        self.files: list[tuple[int, int]] = []
         self.numbers = range(0)
 
     def keep_descriptors(self) -> None:
@@ -195,7 +194,6 @@ class _Begun:
                 break
         # Looked at after each run; the descriptor of stdin only where one of these is another one.
         self.numbers = range(1, len(self.descriptors))
-        self.files = [file for _, file in self.descriptors[1:]]
 
     def let_go(self) -> None:
         for kept, file in self.descriptors:
@@ -209,6 +207,20 @@ def _file(descriptor: int) -> tuple[int, int] | None:
     except OSError:
         return None
     return about.st_dev, about.st_ino
+
+
+def _lead_as_kept(begun: _Begun) -> bool:
+    """Whether standard output and error lead where their copies do, by their names in /proc; False where it is not known.
+
+    `fstat` asks the file system, and after each run: where a log lies on a network, its server.
+    """
+    try:
+        return all(
+            os.readlink(f"/proc/self/fd/{number}") == os.readlink(f"/proc/self/fd/{begun.descriptors[number][0]}")  # noqa: PTH115
+            for number in begun.numbers
+        )
+    except OSError:
+        return False
 
 
 def _written(stream: Any) -> tuple[Any, ...]:
@@ -332,15 +344,10 @@ class AsFound:
                 elif now != before:  # set by another than Python, which cannot set it again
                     left.append(f"a handler of {signal.Signals(number).name}")
         os.umask(begun.mask)
-        if self._descriptors:
-            try:
-                same = [(about.st_dev, about.st_ino) for about in map(os.fstat, begun.numbers)] == begun.files
-            except OSError:
-                same = False
-            if not same:
-                for number, (kept, file) in enumerate(begun.descriptors):
-                    if _file(number) != file:
-                        _turn_back(kept, file, number, left)
+        if self._descriptors and not _lead_as_kept(begun):
+            for number, (kept, file) in enumerate(begun.descriptors):
+                if _file(number) != file:
+                    _turn_back(kept, file, number, left)
         stdin, stdout, stderr = begun.streams
         if (
             sys.stdout is not stdout

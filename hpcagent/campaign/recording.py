@@ -45,6 +45,8 @@ class Recording:
     def note(self, event: Mapping[str, Any], *, sync: bool = False) -> None:
         """Write an event, and take it in; with `sync` it is on the disk then."""
         event = {"at": time.time(), **event}
+        if sync:
+            self.journal.check()
         self.journal.append([event])
         self.state.apply(event)
         if sync:

@@ -181,6 +181,9 @@ async def serve_app(app: ASGIApp, listening: socket.socket, begun: Callable[[], 
         access_log=False,
         server_header=False,
         limit_concurrency=CONNECTIONS,
+        timeout_keep_alive=int(
+            PATIENCE_S
+        ),  # as clients' own 5 s it would be a race: a request into a connection that closes
         timeout_graceful_shutdown=ENDS_WITHIN_S,
     )
     server = _Server(config)

@@ -23,6 +23,9 @@ __all__ = ["Journal", "event_in", "read_events"]
 # A crash of the machine (not of the process) can cost what was written since the last fsync.
 SYNC_EVERY_S = 1.0
 
+# A file system may take a millisecond for a look at the journal; it is written hundreds of times a second.
+CHECK_EVERY_S = 0.1
+
 # So often is the folder beside the journal looked at while nothing is written.
 LOOK_EVERY_S = 30.0
 
@@ -33,8 +36,8 @@ LONGEST_EVENT = 1 << 28
 class Journal:
     """The one writer of an events.jsonl; open it with `Journal.open`, which repairs a torn last line.
 
-    Before each write it looks whether the path still leads to this file, as it was left: one `stat`, whatever the
-    number of events.
+    Before a write it looks whether the path still leads to this file, as it was left: one `stat`, whatever the
+    number of events and writes, every CHECK_EVERY_S at most.
 
     Attributes:
         path: The file.
@@ -52,7 +55,7 @@ class Journal:
         self._itself = _identity(os.fstat(descriptor))
         self._beside = beside
         self._beside_itself = None if beside is None else _identity(beside.stat())
-        self._looked_at = 0.0
+        self._looked_at = self._checked_at = 0.0
 
     @classmethod
     def open(cls, path: Path, *, beside: Path | None = None) -> Journal:
@@ -91,12 +94,14 @@ class Journal:
 
         Raises:
             StoreFull: The disk refuses; the file is as it was before.
-            RunDirGone: See `check`; nothing is written.
+            RunDirGone: See `check`; nothing of it is written.
         """
         lines = b"".join((e if isinstance(e, bytes) else to_json(e)) + b"\n" for e in events)
         if not lines:
             return
-        self.check(beside=time.monotonic() - self._looked_at > SYNC_EVERY_S)
+        now = time.monotonic()
+        if now - self._checked_at > CHECK_EVERY_S:
+            self.check(beside=now - self._looked_at > SYNC_EVERY_S)
         with refusing_clearly(self.path):
             try:
                 written = 0
@@ -129,6 +134,7 @@ class Journal:
             RunDirGone: The file, or the folder beside it, was deleted, moved or replaced, or somebody else has
                 written or cut the file.
         """
+        self._checked_at = time.monotonic()
         found = _found(self.path)
         if found is None or _identity(found) != self._itself:
             raise self._gone(self.path, found is not None, _now_at(self._descriptor))

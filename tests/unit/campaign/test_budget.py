@@ -368,11 +368,12 @@ def test_a_campaign_keeps_its_cap_with_its_confirmation_and_says_why_it_ends(tmp
 def test_a_larger_cap_goes_on_and_confirms_again(tmp_path: Path) -> None:
     small = campaign(0.3 / 3600, sleeper, batch_size=4, confirm={"top": 1, "replicates": 2})
     first = run(small, site="threads", run_dir=tmp_path / "r")
-    large = small.model_copy(update={"until": any_of(max_runs(500), node_hours(0.7 / 3600))})
+    runs = len(first.results) + 20  # the new cap is large enough for these on a busy machine too
+    large = small.model_copy(update={"until": any_of(max_runs(runs), node_hours(20 / 3600))})
     second = run(large, site="threads", run_dir=tmp_path / "r")
     assert len(second.results) > len(first.results) + 2
     assert second.results[-1].manifest.role == "replicate"
-    assert second.node_hours <= 0.7 / 3600
+    assert second.node_hours <= 20 / 3600
 
 
 def test_attempts_that_are_repeated_count_against_the_cap(tmp_path: Path) -> None:

@@ -93,6 +93,7 @@ DISTURBANCES: dict[Callable[[Path], None], str] = {
 @pytest.mark.parametrize("mode", ["batch", "rolling"])
 def test_a_folder_that_is_disturbed_stops_the_campaign_at_the_next_record(tmp_path, disturb, mode, monkeypatch):
     monkeypatch.setattr("hpcagent.store.journal.SYNC_EVERY_S", 0.0)
+    monkeypatch.setattr("hpcagent.store.journal.CHECK_EVERY_S", 0.0)
     folder, told = tmp_path / "gone", []
 
     def watch(event: Any) -> None:
@@ -168,7 +169,9 @@ def test_a_disk_that_becomes_read_only_is_one_clear_error(tmp_path, monkeypatch)
     assert sum(len(e["results"]) for e in read_events(folder / "events.jsonl") if e["event"] == "results") == 4
 
 
-def test_a_record_costs_one_stat_however_many_events_it_has(tmp_path, monkeypatch):
+@pytest.mark.parametrize("every_s", [0.0, 1000.0])
+def test_a_record_costs_one_stat_at_most_and_seldom_any(tmp_path, monkeypatch, every_s):
+    monkeypatch.setattr("hpcagent.store.journal.CHECK_EVERY_S", every_s)
     work = tmp_path / "work"
     work.mkdir()
     journal = Journal.open(tmp_path / "events.jsonl", beside=work)
@@ -186,7 +189,21 @@ def test_a_record_costs_one_stat_however_many_events_it_has(tmp_path, monkeypatc
     monkeypatch.undo()
     journal.close()
     # The folder beside it is looked at once a second at most.
-    assert calls["events.jsonl"] == 20 and calls["work"] <= 1
+    assert calls["events.jsonl"] == (0 if every_s else 20) and calls["work"] <= 1
+
+
+def test_the_end_of_a_campaign_is_not_written_into_a_folder_that_is_gone(tmp_path, monkeypatch):
+    monkeypatch.setattr("hpcagent.store.journal.CHECK_EVERY_S", 1000.0)
+    folder, told = tmp_path / "gone", []
+
+    def watch(event: Any) -> None:
+        if event.kind == "batch" and event.runs == 12:
+            delete(folder)
+        told.append(event.kind)
+
+    with pytest.raises(RunDirGone, match="is gone while"):
+        ha.run(campaign(), site="threads", run_dir=folder, watch=watch)
+    assert "stopped" not in told
 
 
 def test_a_folder_with_runs_but_without_its_journal_is_no_new_campaign(tmp_path: Path) -> None:

@@ -298,11 +298,13 @@ def test_two_hundred_short_runs_are_few_tasks(far, tmp_path):
     app = ha.load_campaign("synthetic").app
     with ha.open_site(profile(tmp_path), run_dir=tmp_path / "hand", private=True) as site:
         futures = []
+        far.gate.clear()  # however slowly they are handed in here
         for index in range(200):
             manifest = app.manifest({"x": 0.5, "y": index / 200, "style": "plain"}, seed=index)
             order = app.order(manifest, work=site.work_dir, site=site.about)
             order["manifest"]["estimated_runtime_s"] = 0.01
             futures.append(site.submit(execute, order))
+        far.gate.set()
         answers = [future.result(60) for future in futures]
     assert len({a["workdir"] for a in answers}) == 200
     assert far.asked["run"] <= 40
