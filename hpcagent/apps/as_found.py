@@ -210,17 +210,18 @@ def _file(descriptor: int) -> tuple[int, int] | None:
 
 
 def _lead_as_kept(begun: _Begun) -> bool:
-    """Whether standard output and error lead where their copies do, by their names in /proc; False where it is not known.
+    """Whether standard output and error lead where their copies do, by their names in /proc; False if not known.
 
     `fstat` asks the file system, and after each run: where a log lies on a network, its server.
     """
     try:
-        return all(
-            os.readlink(f"/proc/self/fd/{number}") == os.readlink(f"/proc/self/fd/{begun.descriptors[number][0]}")  # noqa: PTH115
-            for number in begun.numbers
-        )
+        return all(_name(number) == _name(begun.descriptors[number][0]) for number in begun.numbers)
     except OSError:
         return False
+
+
+def _name(descriptor: int) -> str:
+    return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 - four times a run
 
 
 def _written(stream: Any) -> tuple[Any, ...]:

@@ -139,15 +139,16 @@ def imports(path: Path) -> list[tuple[str, bool]]:
     return found
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if room(p) in FLOORS], ids=lambda p: str(p.relative_to(ROOT)))
-def test_imports_point_down(path):
-    here = room(path)
-    for module, typing_only in imports(path):
-        if not module.startswith("hpcagent.") or typing_only or module == "hpcagent.__version__":
-            continue
-        there = module.split(".")[1]
-        if there != here:
-            assert FLOORS[there] < FLOORS[here], f"{path.name} (floor {FLOORS[here]}) imports {module} above it"
+def test_imports_point_down():
+    up = [
+        f"{path.relative_to(ROOT)} imports {module}"
+        for path in MODULES
+        if (here := room(path)) in FLOORS
+        for module, typing_only in imports(path)
+        if module.startswith("hpcagent.") and not typing_only and module != "hpcagent.__version__"
+        if (there := module.split(".")[1]) != here and FLOORS[there] >= FLOORS[here]
+    ]
+    assert up == []
 
 
 def test_every_room_has_a_floor():
@@ -187,24 +188,28 @@ def test_no_modules_import_each_other_in_a_circle():
         follow(name, ())
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_third_parties_stay_in_their_rooms(path):
-    for module, typing_only in imports(path):
-        top = module.split(".")[0]
-        if top in ROOMS and not typing_only:
-            where = f"{path.relative_to(ROOT).with_suffix('').as_posix()}/"
-            places = tuple(f"{place}/" for place in ROOMS[top])
-            assert where.startswith(places), f"{path} imports {top}, which belongs to {ROOMS[top]}"
+def test_third_parties_stay_in_their_rooms():
+    elsewhere = [
+        f"{path.relative_to(ROOT)} imports {top}, which belongs to {ROOMS[top]}"
+        for path in MODULES
+        for module, typing_only in imports(path)
+        if (top := module.split(".")[0]) in ROOMS and not typing_only
+        if not f"{path.relative_to(ROOT).with_suffix('').as_posix()}/".startswith(
+            tuple(f"{place}/" for place in ROOMS[top])
+        )
+    ]
+    assert elsewhere == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_no_module_prints_or_logs_or_reads_the_environment_when_imported(path):
-    top_level = [n for n in parsed(path).body if isinstance(n, (ast.Expr, ast.Assign))]
-    for statement in top_level:
-        if isinstance(statement.value, ast.Constant):
-            continue  # a text does nothing
-        text = ast.unparse(statement)
-        assert not any(word in text for word in ("os.environ", "basicConfig", "open(", "read_text("))
+def test_no_module_prints_or_logs_or_reads_the_environment_when_imported():
+    does = [
+        f"{path.relative_to(ROOT)}:{statement.lineno}"
+        for path in MODULES
+        for statement in parsed(path).body
+        if isinstance(statement, (ast.Expr, ast.Assign)) and not isinstance(statement.value, ast.Constant)
+        if any(word in ast.unparse(statement) for word in ("os.environ", "basicConfig", "open(", "read_text("))
+    ]
+    assert does == []
 
 
 def python(code: str) -> str:
@@ -303,14 +308,13 @@ THIRD_PARTIES = (
 )
 
 
-def test_each_module_can_be_imported_alone():
-    """With no other module of its floor loaded before it: those below cannot know it (imports point down)."""
-    floors: dict[int, list[str]] = {}
+def test_each_package_can_be_imported_alone():
+    """With no other package of its floor loaded before it: those below cannot know it (imports point down)."""
+    floors: dict[int, dict[str, list[str]]] = {}
     for path in MODULES:
         if "testing" not in path.parts:
-            parts = path.relative_to(ROOT).with_suffix("").parts
-            name = ".".join(("hpcagent", *parts)).removesuffix(".__init__")
-            floors.setdefault(FLOORS.get(room(path), max(FLOORS.values()) + 1), []).append(name)
+            floor = floors.setdefault(FLOORS.get(room(path), max(FLOORS.values()) + 1), {})
+            floor.setdefault(str(path.relative_to(ROOT).parent), []).append(name_of(path))
     code = f"""
 import gc, importlib, os
 for name in {THIRD_PARTIES!r}:
@@ -318,22 +322,24 @@ for name in {THIRD_PARTIES!r}:
         importlib.import_module(name)  # once for all
     except ImportError:
         pass  # those of extras
-for names in {[names for _, names in sorted(floors.items())]!r}:
+for packages in {[list(packages.values()) for _, packages in sorted(floors.items())]!r}:
     gc.freeze()
-    for name in names:
+    for names in packages:
         child = os.fork()
         if child == 0:
-            try:
-                importlib.import_module(name)
-            except BaseException as error:
-                print(name, repr(error), flush=True)
+            for name in names:
+                try:
+                    importlib.import_module(name)
+                except BaseException as error:
+                    print(name, repr(error), flush=True)
             os._exit(0)
         os.waitpid(child, 0)
-    for name in names:
-        try:
-            importlib.import_module(name)
-        except BaseException:
-            pass  # said above
+    for names in packages:
+        for name in names:
+            try:
+                importlib.import_module(name)
+            except BaseException:
+                pass  # said above
 """
     assert python(code) == ""
 
@@ -375,9 +381,8 @@ assert "No module" not in done.stderr, done.stderr
     python(code)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_every_module_says_what_it_is(path):
-    assert ast.get_docstring(parsed(path)), f"{path} has no docstring"
+def test_every_module_says_what_it_is():
+    assert [str(path.relative_to(ROOT)) for path in MODULES if not ast.get_docstring(parsed(path))] == []
 
 
 def test_only_the_objective_knows_what_a_limit_and_a_direction_mean():
@@ -387,7 +392,7 @@ def test_only_the_objective_knows_what_a_limit_and_a_direction_mean():
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in MODULES
         if path.relative_to(ROOT).as_posix() not in wording
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.IfExp)
         for part in ast.walk(node.test)
         if isinstance(part, ast.Attribute) and part.attr in ("at_most", "at_least", "direction")

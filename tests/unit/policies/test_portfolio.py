@@ -65,8 +65,8 @@ class TestWithARungThatFails(PolicyContract):
 
     # The rung that serves keeps the contract after every history and in every space by itself (test_contract.py).
     @pytest.fixture(params=["empty", "failed third", "with references"])
-    def kind(self, request: pytest.FixtureRequest) -> str:
-        return str(request.param)
+    def pair(self, space: Space, request: pytest.FixtureRequest) -> tuple[Space, str]:
+        return space, str(request.param)
 
     @pytest.fixture(params=["mixed", "tiny"])
     def space(self, request: pytest.FixtureRequest) -> Space:
@@ -79,8 +79,8 @@ class TestDefault(PolicyContract):
 
     # Its first rung does so in test_bayes.py; here are those after which it may not serve, and another one does.
     @pytest.fixture(params=["empty", "failed third", "all failed", "without metrics", "huge and negative"])
-    def kind(self, request: pytest.FixtureRequest) -> str:
-        return str(request.param)
+    def pair(self, space: Space, request: pytest.FixtureRequest) -> tuple[Space, str]:
+        return space, str(request.param)
 
     @pytest.fixture(params=["mixed", "conditional"])
     def space(self, request: pytest.FixtureRequest) -> Space:
