@@ -10,6 +10,7 @@ where that is installed: 0.5 s for 0.13 s of need. `defer` puts that off until s
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import json
@@ -26,7 +27,9 @@ from hpcagent.sites.typechecks import checked_later, put_off
 
 __all__ = ["UNNEEDED", "begin", "defer", "detach", "load_parsl", "python_command"]
 
-_DATABASE = "parsl.monitoring.db_manager"
+# What Parsl takes of modules that take long to load, and calls seldom. The second needs asyncio.
+_DATABASE = ("parsl.monitoring.db_manager", "dbm_starter")
+_AUTHENTICATOR = ("zmq.auth.thread", "ThreadAuthenticator")
 
 UNNEEDED = ("parsl", "parsl.executors", "parsl.monitoring")
 """Packages of which an interchange and a pool of workers do not need what their `__init__` loads."""
@@ -49,6 +52,10 @@ _NEEDED = (
     "parsl.launchers",
     "parsl.providers",
 )
+
+# What Parsl imports for functions that a process of a site seldom calls: to ask the internet for this machine's
+# address, to pickle what pickle cannot.
+_SELDOM = ("requests", "dill")
 
 _LOADING = threading.Lock()
 
@@ -148,7 +155,11 @@ def defer(*packages: str) -> None:
 def begin(module: str) -> None:
     """Run `main()` of a module, in a process that is there for it."""
     defer(*UNNEEDED)
-    with checked_later(), put_off("requests"):  # which Parsl has to ask the internet for this machine's address
+    with contextlib.ExitStack() as later:
+        later.enter_context(checked_later())
+        later.enter_context(called_later(*_AUTHENTICATOR))
+        for name in _SELDOM:
+            later.enter_context(put_off(name))
         made = importlib.import_module(module)
     made.main()
 
@@ -163,21 +174,26 @@ def load_parsl() -> None:
         if all(name in sys.modules for name in _NEEDED):
             return
         defer("parsl", "parsl.executors")  # in a process of a site they are
-        database = ModuleType(_DATABASE)
-        database.dbm_starter = start_database  # type: ignore[attr-defined]  # that is all that Parsl takes of it
-        theirs = sys.modules.setdefault(_DATABASE, database)
-        try:
-            with checked_later():
-                for name in _NEEDED:
-                    importlib.import_module(name)
-        finally:
-            if theirs is database:
-                sys.modules.pop(_DATABASE, None)
+        with checked_later(), called_later(*_DATABASE), called_later(*_AUTHENTICATOR):
+            for name in _NEEDED:
+                importlib.import_module(name)
 
 
-def start_database(*arguments: Any, **options: Any) -> None:
-    """Stand for the main function of Parsl's monitoring database: its needs are imported when it is started."""
-    importlib.import_module(_DATABASE).dbm_starter(*arguments, **options)
+@contextlib.contextmanager
+def called_later(module: str, name: str) -> Iterator[None]:
+    """Within, `from module import name` gives a function that imports the module when it is called."""
+    stand_in = ModuleType(module)
+    setattr(stand_in, name, functools.partial(_call, module, name))
+    found = sys.modules.setdefault(module, stand_in)
+    try:
+        yield
+    finally:
+        if found is stand_in:
+            sys.modules.pop(module, None)
+
+
+def _call(module: str, name: str, *arguments: Any, **options: Any) -> Any:
+    return getattr(importlib.import_module(module), name)(*arguments, **options)
 
 
 def detach(log: str | None) -> None:

@@ -67,7 +67,7 @@ import sys
 import {module}
 heavy = {{"globus_compute_sdk", "sqlalchemy", "parsl.dataflow.dflow", "parsl.monitoring.monitoring"}}
 def main():
-    print(sorted((heavy | {{"typeguard", "unittest.mock", "requests.sessions"}}) & set(sys.modules)))
+    print(sorted((heavy | {{"typeguard", "unittest.mock", "requests.sessions", "asyncio", "dill._dill"}}) & set(sys.modules)))
     import requests, typeguard
     print(requests.Session.__name__, typeguard.__file__ is not None, typeguard.typechecked.__module__)
 """
@@ -117,7 +117,7 @@ _thread.start_new_thread(get_last_checkpoint, ())  # called by nobody
 several = [threading.Thread(target=launch.load_parsl) for _ in range(4)]
 [one.start() for one in several], [one.join() for one in several]
 import requests
-print(requests.Session.__name__, getattr(sys.modules.get(launch._DATABASE), "__file__", "") is None)
+print(requests.Session.__name__, getattr(sys.modules.get(launch._DATABASE[0]), "__file__", "") is None)
 """
 
 
