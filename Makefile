@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 RUN    ?= runs/lj_tuning
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check quick test packages lint types docs pythons bench clean
+.PHONY: help demo check quick test packages lint types environment docs pythons bench clean
 
 help:
 	@grep -E '^# make|^## ' Makefile | sed 's/^# *//'
@@ -40,6 +40,9 @@ lint: $(VENV)/test.stamp
 
 types: $(VENV)/test.stamp
 	$(BIN)/mypy
+
+# All that `make test` and `make docs` need; the tests keep the notebooks that they have run for the site.
+environment: $(VENV)/test.stamp packages $(VENV)/docs.stamp $(VENV)/gpaw.stamp $(VENV)/node.stamp
 
 # The documentation as a site, with search and its notebooks run: docs/_build/html/index.html
 docs: $(VENV)/docs.stamp

@@ -1,12 +1,13 @@
-"""Processes of a workspace are forked from one that has imported what they need: a start costs no second of imports.
+"""Processes that go on by themselves are forked from one that has imported what they need: no start costs seconds of imports.
 
 A test session has one such process, begun with the first that is asked for. What is started, and how it ends, is as
-`hpcagent.elsewhere.detach.spawned` has it; processes of the shell, which tests start as users do, import for themselves.
+`hpcagent.elsewhere.detach.started` has it; processes of the shell, which tests start as users do, import for themselves.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import importlib
 import json
@@ -19,12 +20,33 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-MODULES = ("hpcagent.workspace.service", "hpcagent.workspace.keeper", "hpcagent.workspace.answering")
+MODULES = (
+    *("hpcagent.workspace.service", "hpcagent.workspace.keeper", "hpcagent.workspace.answering"),
+    *("hpcagent.workspace.beginning", "hpcagent.runs.attached"),
+)
+# What a campaign needs from its beginning to its report; where something is not installed, without it.
+NEEDED = (
+    *(
+        "h5py",
+        "scipy.linalg",
+        "scipy.optimize",
+        "matplotlib.figure",
+        "matplotlib.backends.backend_agg",
+        "markdown_it",
+    ),
+    *(
+        "hpcagent.campaign.coordinator",
+        "hpcagent.campaign.view",
+        "hpcagent.reports.report",
+        "hpcagent.policies.bayes",
+    ),
+    *("hpcagent.statistics.surrogate", "hpcagent.sites.opening", "hpcagent.apps.landscape"),
+)
 LONGEST = 1 << 20
 
 
@@ -32,7 +54,7 @@ LONGEST = 1 << 20
 
 
 class Warm:
-    """Stands for `spawned` in this process, and in those that it has started.
+    """Stands for `started` in this process, and in those that it has started.
 
     Args:
         address: Of the process that forks; empty: it is begun when it is needed.
@@ -41,39 +63,40 @@ class Warm:
     def __init__(self, address: str = "") -> None:
         from hpcagent.elsewhere import detach
 
-        self._detach, self._cold = detach, detach.spawned
+        self._detach, self._cold = detach, detach.started
         self._address, self._turn = address, threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        detach.spawned = self  # type: ignore[assignment]
+        detach.started = self
 
-    def __call__(self, module: str, *arguments: str, log: Path) -> Any:
+    def __call__(
+        self, module: str, arguments: Sequence[str], moved: Sequence[tuple[int, int]], *, own_session: bool = False
+    ) -> Any:
         if module not in MODULES:
-            return self._cold(module, *arguments, log=log)
+            return self._cold(module, arguments, moved, own_session=own_session)
         self._begin()
         line = socket.socket(socket.AF_UNIX)
         try:
             line.connect(self._address)
         except OSError:  # a test has killed it
             line.close()
-            return self._cold(module, *arguments, log=log)
+            return self._cold(module, arguments, moved, own_session=own_session)
         mask = os.umask(0o077)
         os.umask(mask)
         asked = {
             "module": module,
-            "arguments": arguments,
+            "arguments": list(arguments),
+            "numbers": [number for _, number in moved],
+            "own_session": own_session,
             "cwd": str(Path.cwd()),
             "env": dict(os.environ),
             "mask": mask,
             "paths": sys.path,
             "told": self._detach.python_command(module)[-1],
         }
-        with self._detach.refusing_clearly(log):
-            output = self._detach.open_plain(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         data = json.dumps(asked).encode()
-        socket.send_fds(line, [len(data).to_bytes(8, "big")], [output])
+        socket.send_fds(line, [len(data).to_bytes(8, "big")], [descriptor for descriptor, _ in moved])
         line.sendall(data)
-        os.close(output)
         return forked(line)
 
     def _begin(self) -> None:
@@ -122,13 +145,13 @@ def forked(line: socket.socket) -> Any:
 # -- who forks ------------------------------------------------------------------------------------
 
 
-def received(line: socket.socket) -> tuple[dict[str, Any], int]:
-    """What is asked for, and the file that takes what is printed."""
-    size, fds, _, _ = socket.recv_fds(line, 8, 1)
+def received(line: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """What is asked for, and the descriptors that go along."""
+    size, fds, _, _ = socket.recv_fds(line, 8, 8)
     data, whole = b"", int.from_bytes(size, "big")
     while len(data) < whole:
         data += line.recv(min(LONGEST, whole - len(data)))
-    return json.loads(data), fds[0]
+    return json.loads(data), fds
 
 
 def serve(address: str) -> Callable[[], None] | None:
@@ -154,15 +177,16 @@ def serve(address: str) -> Callable[[], None] | None:
                 reap(lines)
             if listening in ready:
                 line, _ = listening.accept()
-                asked, output = received(line)
+                asked, given = received(line)
                 pid = os.fork()
                 if pid == 0:
                     signal.set_wakeup_fd(-1)
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                     for other in (listening, told, told_by, line, *lines.values()):
                         other.close()
-                    return lambda: go(asked, output)
-                os.close(output)
+                    return lambda: go(asked, given)
+                for descriptor in given:
+                    os.close(descriptor)
                 lines[pid] = line
                 line.sendall(b"%d\n" % pid)
             if sys.stdin in ready:
@@ -179,20 +203,21 @@ def reap(lines: dict[int, socket.socket]) -> None:
             line.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
 
 
-def go(asked: dict[str, Any], output: int) -> None:
+def go(asked: dict[str, Any], given: Sequence[int]) -> None:
     """Be the process that was asked for."""
     from hpcagent.beside import as_told
 
-    os.setsid()
+    if asked["own_session"]:
+        os.setsid()
     os.umask(asked["mask"])
     os.chdir(asked["cwd"])
     os.environ.clear()
     os.environ.update(asked["env"])
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for old, new in ((nothing, 0), (output, 1), (output, 2)):
-        os.dup2(old, new)
-    for old in (nothing, output):
-        os.close(old)
+    high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 16) for descriptor in given]
+    for descriptor, number in zip(high, asked["numbers"], strict=True):
+        os.dup2(descriptor, number)
+    for descriptor in {*given, *high} - set(asked["numbers"]):
+        os.close(descriptor)
     random.seed()
     by_hand = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     sys.path[:] = dict.fromkeys([*asked["paths"], *by_hand])
@@ -207,8 +232,9 @@ if __name__ == "__main__":
     defer(*UNNEEDED)  # as a process does that is started for itself
     where = sys.argv[1]
     Warm(where)  # before others take the name
-    for module in MODULES:
-        importlib.import_module(module)
+    for module in (*MODULES, *NEEDED):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
     gc.freeze()
     run = serve(where)
     if run is not None:

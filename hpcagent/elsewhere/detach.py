@@ -7,22 +7,29 @@ import os
 import pickle
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import NoReturn
 
 from hpcagent.errors import HpcAgentError, SiteFailed
 from hpcagent.shown import plain
 from hpcagent.sites.launch import python_command
 from hpcagent.store.files import open_plain, refusing_clearly
 
-__all__ = ["Detached", "Spawned", "apart", "detach", "heard_from", "said_by", "spawned"]
+__all__ = ["TOLD", "Detached", "Spawned", "apart", "detach", "ordered", "said_by", "spawned", "started"]
 
 _STARTED = b"started"
+
+TOLD = 3
+"""Descriptor by which a process that is `ordered` says that it has begun, or why not."""
+
+# Of what a process has said, in bytes.
+MOST_SAID = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,46 +85,60 @@ def detach(work: Callable[[Callable[[], None]], int], *, log: Path) -> Detached:
         os.kill(pid, signal.SIGTERM)  # not begun yet: nobody knows of it
         os.waitpid(pid, 0)
         raise
-    _heard(answer, pid, log, fresh=fresh, folder_is_new=folder_is_new)
+    if answer != _STARTED:
+        _, status = os.waitpid(pid, 0)
+        if answer and fresh:
+            log.unlink(missing_ok=True)
+        if answer and folder_is_new:
+            with contextlib.suppress(OSError):
+                log.parent.rmdir()
+        _not_begun(answer, os.waitstatus_to_exitcode(status), log)
     return Detached(pid, socket.gethostname(), log)
 
 
-def heard_from(pid: int, heard: int, log: Path) -> None:
-    """Wait until a process that is to be `apart` says that it has begun.
+def ordered(module: str, order: bytes, *, log: Path) -> None:
+    """Start a module's `main()` in a process of its own, which gets `apart`, and wait until it has begun.
+
+    Not by a fork: a notebook's kernel has threads, of which a fork would take half.
 
     Args:
-        pid: The process, a child of this one.
-        heard: Descriptor by which it says so.
-        log: Where it prints.
+        module: Its `main()` reads its order from standard input, and says by descriptor TOLD that it has begun.
+        order: Its order.
+        log: What it prints is added to this file.
 
     Raises:
         HpcAgentError: What kept it from beginning, as if it had been raised here.
+        StoreFull: The log cannot be written.
     """
+    with refusing_clearly(log):
+        output = open_plain(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    heard, told = os.pipe()
+    source, order_in = os.pipe()
+    try:
+        process = started(module, [], [(source, 0), (output, 1), (output, 2), (told, TOLD)])
+    finally:
+        for descriptor in (source, output, told):
+            os.close(descriptor)
+    with contextlib.suppress(BrokenPipeError), os.fdopen(order_in, "wb") as pipe:
+        pipe.write(order)
     try:
         with os.fdopen(heard, "rb") as pipe:
             answer = pipe.read()
     except KeyboardInterrupt:
-        os.kill(pid, signal.SIGTERM)
-        os.waitpid(pid, 0)
+        os.kill(process.pid, signal.SIGTERM)  # not begun yet: nobody knows of it
+        process.wait()
         raise
-    _heard(answer, pid, log, fresh=False, folder_is_new=False)
+    if answer != _STARTED:
+        _not_begun(answer, process.wait() if not answer else 1, log)
 
 
-def _heard(answer: bytes, pid: int, log: Path, *, fresh: bool, folder_is_new: bool) -> None:
-    if answer == _STARTED:
-        return
-    _, status = os.waitpid(pid, 0)
+def _not_begun(answer: bytes, code: int, log: Path) -> NoReturn:
     if answer:
-        if fresh:
-            log.unlink(missing_ok=True)
-        if folder_is_new:
-            with contextlib.suppress(OSError):
-                log.parent.rmdir()
         error: HpcAgentError = pickle.loads(answer)
         raise error
     words = log.read_text(errors="replace").strip().splitlines()[-1:]
     raise SiteFailed(
-        f"The coordinator did not begin (exit code {os.waitstatus_to_exitcode(status)}): "
+        f"The coordinator did not begin (exit code {code}): "
         f"{words[0] if words else 'it printed nothing'}; see {log}."
     )
 
@@ -168,7 +189,7 @@ def apart(work: Callable[[Callable[[], None]], int], output: int, told: int) -> 
 
 
 class Spawned:
-    """A process that `spawned` has started.
+    """A process that `started` has started.
 
     Attributes:
         pid: The process.
@@ -179,7 +200,13 @@ class Spawned:
         self.pid = pid
         self.code: int | None = None
         # Nobody else waits for it: without this it would stay a zombie of a long session.
-        threading.Thread(target=self._reap, name="spawned", daemon=True).start()
+        self._reaping = threading.Thread(target=self._reap, name="spawned", daemon=True)
+        self._reaping.start()
+
+    def wait(self) -> int:
+        """Its code, when it has ended; -1 if that cannot be known."""
+        self._reaping.join()
+        return -1 if self.code is None else self.code
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
@@ -187,25 +214,32 @@ class Spawned:
             self.code = os.waitstatus_to_exitcode(status)
 
 
+def started(
+    module: str, arguments: Sequence[str], moved: Sequence[tuple[int, int]], *, own_session: bool = False
+) -> Spawned:
+    """Start a module's `main()` in a process of its own.
+
+    Args:
+        module: Its name.
+        arguments: Its arguments.
+        moved: Descriptors of this process, and the numbers that they have in the new one.
+        own_session: Whether the new one begins in a session of its own.
+    """
+    command = python_command(module, *arguments)
+    actions = [(os.POSIX_SPAWN_DUP2, a, b) for a, b in moved]
+    return Spawned(os.posix_spawn(command[0], command, os.environ, file_actions=actions, setsid=own_session))
+
+
 def spawned(module: str, *arguments: str, log: Path) -> Spawned:
     """Start a module's `main()` in a process and session of its own; what it prints is added to `log`."""
     with refusing_clearly(log):
         output = open_plain(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     nothing = os.open(os.devnull, os.O_RDONLY)
-    command = python_command(module, *arguments)
-    moved = [(nothing, 0), (output, 1), (output, 2)]
     try:
-        pid = os.posix_spawn(
-            command[0],
-            command,
-            os.environ,
-            file_actions=[(os.POSIX_SPAWN_DUP2, a, b) for a, b in moved],
-            setsid=True,
-        )
+        return started(module, arguments, [(nothing, 0), (output, 1), (output, 2)], own_session=True)
     finally:
         os.close(output)
         os.close(nothing)
-    return Spawned(pid)
 
 
 def said_by(module: str, *arguments: str) -> tuple[str, str]:
@@ -214,8 +248,9 @@ def said_by(module: str, *arguments: str) -> tuple[str, str]:
     Returns:
         The last line that it printed, and how it ended with the end of what it complained of.
     """
-    command = python_command(module, *arguments)
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
-    *_, last = ["", *done.stdout.strip().splitlines()]
-    words = plain(done.stderr.strip()[-300:]) or "no words"
-    return last, f"exit code {done.returncode}, {words}"
+    with Path(os.devnull).open("rb") as nothing, TemporaryFile() as out, TemporaryFile() as err:
+        code = started(module, arguments, [(nothing.fileno(), 0), (out.fileno(), 1), (err.fileno(), 2)]).wait()
+        texts = [os.pread(file.fileno(), MOST_SAID, 0).decode(errors="replace").strip() for file in (out, err)]
+    *_, last = ["", *texts[0].splitlines()]
+    words = plain(texts[1][-300:]) or "no words"
+    return last, f"exit code {code}, {words}"

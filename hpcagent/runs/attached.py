@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import pickle
 import sys
-import threading
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -15,13 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from hpcagent.campaign.loading import load_campaign, load_run
 from hpcagent.campaign.record import Campaign
-from hpcagent.elsewhere.detach import apart, heard_from
+from hpcagent.elsewhere.detach import TOLD, apart, ordered
 from hpcagent.errors import BadInput, Interrupted
 from hpcagent.public import public
 from hpcagent.runs.follow import follow
 from hpcagent.runs.stopped import stop_run
-from hpcagent.sites.launch import python_command
-from hpcagent.store.files import open_plain, refusing_clearly
 from hpcagent.store.rundir import RunDir, holder
 
 if TYPE_CHECKING:
@@ -32,8 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Attached", "attach", "main", "run_detached"]
 
-_TOLD = 3
-"""Descriptor by which the new process says that it has begun, or why not."""
 _BEGUN_S = 30.0
 """After so long without an answer of the scheduler it has begun all the same."""
 
@@ -188,30 +182,8 @@ def run_detached(
             "function": coordinator.campaign.app.sent,
         }
     )
-    log = folder.root / LOG
-    with refusing_clearly(log):
-        output = open_plain(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    heard, told = os.pipe()
-    source, order_in = os.pipe()
-    command = python_command("hpcagent.runs.attached")
-    moved = [(source, 0), (output, 1), (output, 2), (told, _TOLD)]
-    # Not a fork: a notebook's kernel has threads, of which a fork would take half.
-    pid = os.posix_spawn(
-        command[0], command, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, a, b) for a, b in moved]
-    )
-    for descriptor in (source, output, told):
-        os.close(descriptor)
-    with contextlib.suppress(BrokenPipeError), os.fdopen(order_in, "wb") as pipe:
-        pipe.write(order)
-    heard_from(pid, heard, log)
-    # Nobody else waits for it: without this it would stay a zombie of a long session.
-    threading.Thread(target=_reap, args=(pid,), name="detached", daemon=True).start()
+    ordered("hpcagent.runs.attached", order, log=folder.root / LOG)
     return Attached(folder.root)
-
-
-def _reap(pid: int) -> None:
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, 0)
 
 
 def main() -> None:
@@ -248,4 +220,4 @@ def main() -> None:
         print(result, flush=True)
         return result.exit_code
 
-    apart(work, 1, _TOLD)
+    apart(work, 1, TOLD)

@@ -49,7 +49,21 @@ def outputs_of(name, work):
     nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(work)}}).execute()
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     assert [o for o in outputs if o.output_type == "error"] == []
+    keep(notebook, name)
     return outputs
+
+
+def keep(notebook, name):
+    """For `make docs` with the same notebook, which then need not run it; where its packages are installed."""
+    try:
+        from jupyter_cache import get_cache
+        from jupyter_cache.base import CacheBundleIn
+    except ImportError:
+        return
+    kept = get_cache(TUTORIALS.parent / "_build" / "notebooks")
+    kept.cache_notebook_bundle(
+        CacheBundleIn(notebook, str(TUTORIALS / name)), check_validity=False, overwrite=True
+    )
 
 
 def printed(outputs):
