@@ -27,7 +27,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = (
     *("hpcagent.workspace.service", "hpcagent.workspace.keeper", "hpcagent.workspace.answering"),
-    *("hpcagent.workspace.beginning", "hpcagent.runs.attached"),
+    *("hpcagent.workspace.beginning", "hpcagent.runs.attached", "hpcagent.cli"),
 )
 # What a campaign needs from its beginning to its report; where something is not installed, without it.
 NEEDED = (
@@ -98,6 +98,12 @@ class Warm:
         socket.send_fds(line, [len(data).to_bytes(8, "big")], [descriptor for descriptor, _ in moved])
         line.sendall(data)
         return forked(line)
+
+    @property
+    def address(self) -> str:
+        """Of the process that forks, for tests/forked_command.py."""
+        self._begin()
+        return self._address
 
     def _begin(self) -> None:
         with self._turn:
@@ -219,9 +225,10 @@ def go(asked: dict[str, Any], given: Sequence[int]) -> None:
     for descriptor in {*given, *high} - set(asked["numbers"]):
         os.close(descriptor)
     random.seed()
-    by_hand = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    sys.path[:] = dict.fromkeys([*asked["paths"], *by_hand])
-    sys.argv[:] = ["-c", *asked["arguments"]]
+    if asked["paths"] is not None:
+        by_hand = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+        sys.path[:] = dict.fromkeys([*asked["paths"], *by_hand])
+    sys.argv[:] = [asked["module"], *asked["arguments"]]
     as_told(json.loads(asked["told"])[1])
     importlib.import_module(asked["module"]).main()
 

@@ -23,6 +23,7 @@ from hpcagent.apps.executable.service import Credential, Http, ServiceFile
 from hpcagent.apps.sandbox.record import Sandbox
 from hpcagent.campaign.choices import Confirm, Reference
 from hpcagent.catalog import list_apps
+from hpcagent.elsewhere import detach
 from hpcagent.model.base import Record
 from hpcagent.policies.base import BUILT_IN
 from hpcagent.policies.stop import RECORDS
@@ -174,13 +175,14 @@ def _anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-# In the shell of a page: only `hpcagent report` draws plots.
-SHELL = """hpcagent() {
-  case "$1" in
-    run | resume | sweep) command hpcagent "$@" --no-plots ;;
-    *) command hpcagent "$@" ;;
+# In the shell of a page only `hpcagent report` draws plots, and each command is a fork of a process with its imports.
+SHELL = f"""hpcagent() {{
+  set -- {sys.executable} -IS {ROOT}/tests/forked_command.py "$HPCAGENT_FORKS" "$@"
+  case "$5" in
+    run | resume | sweep) "$@" --no-plots ;;
+    *) "$@" ;;
   esac
-}
+}}
 """
 
 
@@ -256,6 +258,7 @@ def test_the_code_of_a_page_runs_from_top_to_bottom(path, tmp_path):
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "XDG_CONFIG_HOME": str(tmp_path / "config"),
+        "HPCAGENT_FORKS": detach.started.address,  # tests/conftest.py
     }
     done = subprocess.run(
         [sys.executable, "-W", "error::DeprecationWarning:__main__", "page.py"],
