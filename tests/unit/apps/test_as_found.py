@@ -568,3 +568,28 @@ def test_in_another_thread_nothing_of_the_process_is_touched(monkeypatch: pytest
     thread.start()
     thread.join()
     assert os.environ["OF_ANOTHER_RUN"] == "1"
+
+
+def test_a_run_that_leaves_its_streams_alone_costs_no_look_at_a_file(tmp_path: Path) -> None:
+    """A worker's log may lie on a network, whose server `fstat` asks."""
+    code = """
+    import os
+    from hpcagent.apps.as_found import AsFound, ours
+    ours()
+    with AsFound():
+        pass
+    real, calls = os.fstat, []
+    os.fstat = lambda number: calls.append(number) or real(number)
+    for _ in range(5):
+        with AsFound():
+            pass
+    seldom = len(calls)
+    with AsFound():
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    print(seldom, len(calls) > 0)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": ROOT}, capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == ("0 True\n", "")
