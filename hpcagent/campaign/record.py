@@ -2,42 +2,35 @@
 
 from __future__ import annotations
 
-import hashlib
-import math
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-import tomli_w
 from pydantic import PrivateAttr, ValidationError, field_validator, model_validator
 
 from hpcagent.apps.base import App
 from hpcagent.campaign.alerts import Rule
+from hpcagent.campaign.checked import check_campaign
 from hpcagent.campaign.choices import Confirm, Fidelity, PolicyChoice, Reference
-from hpcagent.campaign.ensemble_table import Ensemble, refuse_ensemble
+from hpcagent.campaign.ensemble_table import Ensemble
 from hpcagent.campaign.guard_table import Guard
 from hpcagent.campaign.largest import largest_of, most_cores
 from hpcagent.campaign.own_points import distinct, own_point
-from hpcagent.campaign.repairing import repaired_app
-from hpcagent.campaign.ruled import by_default, check_rules_of, narrowed, ruled
-from hpcagent.campaign.sweep_space import SWEEP, in_vain, needless, spanned
-from hpcagent.catalog import from_name
+from hpcagent.campaign.ruled import by_default, narrowed, ruled
+from hpcagent.campaign.sweep_space import SWEEP, in_vain, spanned
+from hpcagent.campaign.written import identity, stop_text, table, toml
 from hpcagent.errors import BadInput
 from hpcagent.html import Card, Displayed
 from hpcagent.model.base import Record, Scalar, canonical_json, explain
 from hpcagent.model.constraints import Constraint
 from hpcagent.model.contract import Resources
-from hpcagent.model.extended import cannot
-from hpcagent.model.files import without_paths
 from hpcagent.model.objective import NO_OBJECTIVE, Objective
-from hpcagent.model.records import checked_counter, params_text
+from hpcagent.model.records import params_text
 from hpcagent.model.repairs import Repairs
 from hpcagent.model.space import Parameter, Params, Space
-from hpcagent.model.texts import as_name, checked_name
 from hpcagent.moved import moved
 from hpcagent.policies.base import is_contextual, takes_option
 from hpcagent.policies.design import REPLICATES
-from hpcagent.policies.stop import DesignDone, Stop, max_runs, read_stop
+from hpcagent.policies.stop import Stop, max_runs, read_stop
 
 __all__ = ["Campaign"]
 
@@ -189,7 +182,7 @@ class Campaign(Displayed, Record):
             space = {parameter.name: parameter for parameter in space.parameters}
         if not isinstance(space, Mapping):
             return space
-        return {name: _table(name, one) if isinstance(one, Parameter) else one for name, one in space.items()}
+        return {name: table(name, one) if isinstance(one, Parameter) else one for name, one in space.items()}
 
     @field_validator("until", mode="before")
     @classmethod
@@ -198,154 +191,8 @@ class Campaign(Displayed, Record):
 
     @model_validator(mode="after")
     def _check(self) -> Campaign:
-        self._check_counts()
-        self._take_settings()
-        self._check_inputs()
-        self._check_extend()
-        self.objective.check(self.app.contract)
-        self._check_metrics(self.until.metrics())
-        self._check_space()
-        if self.repairs is not None:
-            self._settle(app=repaired_app(self.app, self.repairs, self.search.names))
-        self._check_watched()
-        self._check_metrics(self.show)
-        self._check_fidelity()
-        self._check_varied()
-        check_rules_of(self)
-        self._check_compared()
-        self._check_context()
-        if self.points:
-            checked = [own_point(self, p, where=f"points[{i}]") for i, p in enumerate(self.points)]
-            self._settle(points=distinct(checked))
-        if self.earlier:
-            # By their whole paths: a campaign is resumed from anywhere.
-            self._settle(earlier=tuple(str(Path(folder).expanduser().absolute()) for folder in self.earlier))
-        if self.name:
-            checked_name(self.name, "the campaign's name")
-        self._check_sweep()
-        self._settle(name=self.name or as_name(self.app.name))
+        check_campaign(self)
         return self
-
-    def _settle(self, **fields: Any) -> None:
-        """Complete what was given, while the record is made: afterwards it is frozen."""
-        for name, value in fields.items():
-            object.__setattr__(self, name, value)
-
-    def _check_counts(self) -> None:
-        for key, least in (("batch_size", 1), ("in_flight", 1), ("retries", 0), ("repeat_distrusted", 0)):
-            value = getattr(self, key)
-            if value is not None and value < least:
-                raise BadInput(f"{key}={value} must be at least {least}.", value=value)
-        checked_counter("seed", self.seed)
-        if self.batch_size == 1 and self.reference is not None:
-            raise BadInput("batch_size=1 leaves no run beside the reference; take at least 2.", value=1)
-
-    def _take_settings(self) -> None:
-        """The app with the campaign's own settings."""
-        if not self.settings:
-            return
-        changed = self.app.with_settings(**self.settings)
-        # By their whole paths: a campaign is resumed from anywhere.
-        paths = {n: p for n, p in changed.settings.get("paths", {}).items() if n in self.settings and p}
-        self._settle(app=changed, settings=self.settings | paths)
-
-    def _check_metrics(self, names: Iterable[str]) -> None:
-        for name in names:
-            self.app.contract.metric(name)
-
-    def _check_space(self) -> None:
-        """What is varied and what is fixed are parameters of the app, each one or the other."""
-        whole = self.app.contract.space
-        for name in (*(self.space or {}), *self.fixed):
-            whole[name]
-        for name, value in self.fixed.items():
-            whole[name].validated(value)
-            if self.space and name in self.space:
-                raise BadInput(f"parameter {name!r} is both in space and fixed; drop one.", value=name)
-        for p in self.search.parameters:
-            if p.kind == "text":
-                raise BadInput(
-                    f"parameter {p.name!r} is a text, which cannot be varied; give it in fixed, or say which "
-                    f'texts: space.{p.name} = {{choices = ["...", "..."]}}.',
-                    value=p.name,
-                )
-
-    def _check_watched(self) -> None:
-        """What is done beside the runs suits the app: rules, the guard, launches that are shared."""
-        for rule in self.rules:
-            rule.check(self.app.contract)
-        if self.guard is not None:
-            self.guard.check(self.app, self.objective)
-        if self.ensemble is not None:
-            self.ensemble.check(self.app)
-        elif self.app.shares_launches:
-            refuse_ensemble(self.app)
-
-    def _check_fidelity(self) -> None:
-        if self.fidelity is None:
-            return
-        name = self.fidelity.parameter
-        if name not in self.search:
-            raise BadInput(f"fidelity: {name!r} is not varied; name it in space.", value=name)
-        for level in self.fidelity.levels:
-            self.search[name].validated(level)
-
-    def _check_varied(self) -> None:
-        if len(self.search.free) == 0 and self.policy.name != SWEEP:
-            raise BadInput(
-                f"the space is empty: nothing varies. Name parameters of app {self.app.name!r} in space; "
-                f"known: {', '.join(self.app.contract.space.names) or 'none'}."
-            )
-
-    def _check_compared(self) -> None:
-        """The points that others are compared with can be run."""
-        self.complete(self.search.middle)
-        if self.reference is not None:
-            self.complete(self.reference.params)
-            self._check_metrics([self.reference.metric] if self.reference.metric is not None else ())
-        for name, value in (self.confirm.baseline if self.confirm is not None else {}).items():
-            self.app.contract.space[name].validated(value)
-
-    def _check_extend(self) -> None:
-        """A policy that is to let runs go on needs an app that can."""
-        if self.policy.options.get("extend") is not True or not takes_option(self.policy.name, "extend"):
-            return
-        words = cannot(self.app.settings, self.app.name, self.search.names)
-        if words:
-            raise BadInput(f"policy.extend = true: {words}", value=self.app.name)
-
-    def _check_inputs(self) -> None:
-        """A campaign's points are parameters: what takes a structure or a run finds none."""
-        takes = self.app.contract.inputs
-        if not takes:
-            return
-        named = from_name(self.app.name)
-        instead = f"take {named}, which builds it from a name; or " if named else ""
-        raise BadInput(
-            f"the app {self.app.name!r} takes {', '.join(takes)} as input, and a campaign or sweep gives its runs "
-            f"parameters only: {instead}write a chain that builds or reads the input and calls "
-            f"{self.app.name}(...) with it (ten lines: docs, how-to 'Chains'), and vary the chain's parameters.",
-            value=self.app.name,
-        )
-
-    def _check_sweep(self) -> None:
-        if self.policy.name == SWEEP and "until" not in self.model_fields_set:
-            self._settle(until=DesignDone())
-        if self.objective.goals:
-            return
-        if self.policy.name != SWEEP:
-            raise BadInput(
-                "the objective is missing: name a metric to maximize or minimize. Without one there can only be a "
-                "sweep, of all points of a design: ha.Sweep(app, space), the table [sweep], `hpcagent sweep`."
-            )
-        given = {"reference": self.reference, "confirm": self.confirm, "fidelity": self.fidelity}
-        extra = [name for name, value in (given | {"earlier": self.earlier}).items() if value]
-        extra += [f"until.{kind}" for kind in needless(self.until)]
-        if extra:
-            raise BadInput(
-                f"a sweep has no objective, and {' and '.join(extra)} need(s) one; drop it, or name an objective.",
-                value=extra[0],
-            )
 
     def enqueue(self, *points: Mapping[str, Scalar]) -> Campaign:
         """This campaign with points of one's own, which are run before what the policy suggests.
@@ -368,25 +215,6 @@ class Campaign(Displayed, Record):
         checked = [own_point(self, p, where=f"enqueue, point {i}") for i, p in enumerate(points)]
         return self.model_copy(update={"points": distinct([*self.points, *checked])})
 
-    def _check_context(self) -> None:
-        for name, value in self.context.items():
-            if not name.isidentifier() or (isinstance(value, float) and not math.isfinite(value)):
-                raise BadInput(
-                    f"context: {name} = {value!r}; a feature has a plain name, and a finite number or a word.",
-                    value=value,
-                )
-        if "context" in self.policy.options:
-            raise BadInput(
-                "policy.context: circumstances belong to the campaign; move them to the table [context].",
-                value="context",
-            )
-        if "noise" in self.policy.options:
-            raise BadInput(
-                "policy.noise: what is known of a metric's noise belongs to the app, where answers are worked out "
-                "by it too; state it in the contract: Metric(..., noise=0.05).",
-                value="noise",
-            )
-
     def _card(self) -> Card:
         varied = ", ".join(f"{p.name} in {p.range}" for p in self.search.parameters)
         facts = [
@@ -395,7 +223,7 @@ class Campaign(Displayed, Record):
             ("app", f"{self.app.name} {self.app.contract.version}"),
             ("fixed", params_text(self.fixed)),
             ("policy", self.policy.name),
-            ("stops", _stop_text(self.until)),
+            ("stops", stop_text(self.until)),
             ("repairs", "" if self.repairs is None else canonical_json(self.repairs.toml())),
             ("mode", f"{self.mode}, {self.batch_size} runs" if self.batch_size else self.mode),
             ("reference", "" if self.reference is None else params_text(self.reference.params)),
@@ -572,88 +400,11 @@ class Campaign(Displayed, Record):
         Args:
             app: What to write as the app's reference; what the user named by default.
         """
-        policy = self.policy
-        data: dict[str, Any] = {
-            "name": self.name,
-            "description": self.description or None,
-            "app": app or self.app.source or self.app.name,
-            "seed": self.seed,
-            "mode": self.mode,
-            "batch_size": self.batch_size,
-            "in_flight": self.in_flight,
-            "cache": self.cache,
-            "show": list(self.show) or None,
-            "earlier": list(self.earlier) or None,
-            "repeat_distrusted": self.repeat_distrusted,
-            "retries": self.retries,
-            "site": self.site,
-            "objective": self.objective.toml() if self.objective.goals else None,
-            "space": self.space,
-            "constraints": [c.text for c in self.constraints] or None,
-            "fixed": self.fixed or None,
-            **({"sweep": dict(policy.options)} if policy.name == SWEEP else {"policy": policy.toml()}),
-            "until": self.until.toml() or None,
-            "reference": self.reference and self.reference.toml(),
-            "confirm": self.confirm and self.confirm.model_dump(),
-            "settings": self.settings or None,
-            "repairs": self.repairs and self.repairs.toml(),
-            "fidelity": self.fidelity and self.fidelity.model_dump(),
-            "points": [dict(p) for p in self.points] or None,
-            "context": self.context or None,
-            "guard": self.guard and self.guard.toml(),
-            "ensemble": self.ensemble and self.ensemble.toml(),
-            "rules": [rule.model_dump(exclude_none=True) for rule in self.rules] or None,
-        }
-        return tomli_w.dumps({key: value for key, value in data.items() if value is not None})
+        return toml(self, app=app)
 
     def identity(self) -> dict[str, str]:
         """Digest of each part that may not change between a run and its resumption."""
-        parts: dict[str, Any] = {
-            "app": [self.app.name, self.app.contract.version, self.app.digest],
-            "objective": self.objective.toml(),
-            "space": without_paths(self.search.model_dump(mode="json")),
-            "fixed": self.fixed,
-            "policy": self.policy.toml(),
-            "mode": self.mode,
-            "seed": self.seed,
-            "fidelity": None if self.fidelity is None else self.fidelity.model_dump(),
-            "reference": None if self.reference is None else self.reference.toml(),
-            "earlier": list(self.earlier),
-            "context": self.context,
-        }
-        return {
-            key: hashlib.sha256(canonical_json(_no_nan(value)).encode()).hexdigest()[:16]
-            for key, value in parts.items()
-        }
-
-
-def _table(name: str, parameter: Parameter) -> dict[str, Any]:
-    """A parameter as the table of a range; what the contract alone says is refused."""
-    if parameter.unit != "1" or parameter.description:
-        raise BadInput(f"space.{name}: leave out unit and description; the app's contract has them.")
-    told = parameter.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    keys = ("low", "high", "log", "choices", "default", "when")
-    return {key: told[key] for key in keys if key in told}
-
-
-def _no_nan(value: Any) -> Any:
-    """NaN and infinities as text: canonical JSON has no way to write them."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return repr(value)
-    if isinstance(value, Mapping):
-        return {k: _no_nan(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_no_nan(v) for v in value]
-    return value
-
-
-def _stop_text(stop: Stop) -> str:
-    conditions: tuple[Stop, ...] = getattr(stop, "conditions", ())
-    kind = str(getattr(stop, "kind", type(stop).__name__))
-    if conditions:
-        return f" {'and' if kind == 'all_of' else 'or'} ".join(map(_stop_text, conditions))
-    own = ", ".join(f"{name} = {value}" for name, value in stop if name != "kind" and value is not None)
-    return f"{kind.replace('_', ' ')}: {own}" if own else kind.replace("_", " ")
+        return identity(self)
 
 
 def about(campaign: Campaign) -> dict[str, str]:

@@ -10,6 +10,9 @@ __all__ = ["add_all"]
 
 # In the order in which `hpcagent --help` lists them.
 GROUPS: tuple[str, ...] = (
+    "starting",
+    "reading",
+    "sites",
     "listing",
     "site_new",
     "init",

@@ -10,6 +10,7 @@ import typer
 from hpcagent.shown import plain
 
 __all__ = [
+    "NOTHING_WORKED",
     "AccountOption",
     "BlocksOption",
     "DetachOption",
@@ -25,6 +26,9 @@ __all__ = [
     "group_of",
     "say",
 ]
+
+NOTHING_WORKED = 1
+"""The exit code of what has broken: a site, a run, a decision that comes out differently."""
 
 SiteOption = Annotated[
     str | None, typer.Option("--site", help="Name or path of a site profile; auto: this machine's; several: a,b.")

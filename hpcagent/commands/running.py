@@ -108,7 +108,7 @@ def run_to_its_end(
 def run_detached(campaign: Any, run_dir: Path | None, how: How) -> None:
     """Run a campaign in the background, and say how to follow and stop it."""
     from hpcagent.elsewhere.detach import detach
-    from hpcagent.elsewhere.submit import LOG
+    from hpcagent.elsewhere.job import LOG
 
     folder = run_dir or Path("runs") / campaign.name
 

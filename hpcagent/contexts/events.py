@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import threading
 import time
 import uuid
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +12,19 @@ from hpcagent.contexts.admitted import admitted, admitted_word
 from hpcagent.contexts.bell import POLL_S
 from hpcagent.contexts.event_log import EventLog
 from hpcagent.contexts.filters import Filter
-from hpcagent.contexts.lines import Line
-from hpcagent.contexts.register import Register
-from hpcagent.errors import BadInput, Damaged, in_brief, nearest
-from hpcagent.store.files import make_folder, open_plain, refusing_clearly
+from hpcagent.contexts.subscriptions import Subscription, Subscriptions
+from hpcagent.contexts.told import (
+    EVERYONE,
+    MISSED,
+    NAMES,
+    Delivery,
+    Notification,
+    Told,
+    check_name,
+    event_of,
+    timestamp,
+)
+from hpcagent.errors import BadInput, in_brief
 
 __all__ = [
     "EVERYONE",
@@ -36,124 +39,12 @@ __all__ = [
     "event_of",
 ]
 
-EVERYONE = "*"
-"""The owner of events that everybody may see."""
-MISSED = "on_events_missed"
-"""Told to a subscriber that was away for longer than events are kept."""
-
-# Name -> the fields that its payload has at least.
-NAMES: dict[str, tuple[str, ...]] = {
-    "on_job_started": ("job_id",),
-    "on_job_complete": ("job_id", "result_url"),
-    "on_job_failed": ("job_id", "reason"),
-    "on_resource_modified": ("resource",),
-    "on_tool_registered": ("tool", "version"),
-    "on_tool_deprecated": ("tool", "version"),
-    "on_message": ("text",),
-    "on_comment_added": ("on", "text"),
-    "on_quota_exceeded": ("quota",),
-    "on_auth_expiring": ("service", "expires_at"),
-    "on_context_update": ("context_id", "version"),
-}
 KEEP = 100_000
 KEEP_S = 30 * 86400.0
-_MOST_SUBSCRIPTIONS = 1000
-# So many ended ones are told apart from those that never were.
-_ENDED_KEPT = 1000
 _MOST_READERS = 1000
 _LONGEST_CHAIN = 50
 # A cursor is moved over events that nobody was told of only so often.
 _SKIP = 500
-_CURSOR_BYTES = 30
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """An event.
-
-    Attributes:
-        n: Its number; later events have higher ones.
-        at: When, as Unix time in seconds.
-        event: Its name.
-        payload: What it says.
-        owner: Whose it is; `EVERYONE`: everybody may see it.
-        readers: Who else may see it.
-        by: Who told it.
-        key: Tells it from others also when it is told twice, e.g. after a crash; `event-N` where none was given.
-        cause: The triggers that led to it, the first of all first.
-    """
-
-    n: int
-    at: float
-    event: str
-    payload: dict[str, Any]
-    owner: str
-    readers: tuple[str, ...] = ()
-    by: str = ""
-    key: str = ""
-    cause: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Subscription:
-    """Who wants which events.
-
-    Attributes:
-        subscription_id: Its id.
-        owner: Who gets them, and may see what they say.
-        events: Names.
-        where: Conditions on the payload, see `Filter`.
-        after: Number of the last event before it.
-        expires_at: When it ends by itself, as Unix time in seconds; None: it does not.
-        status: `active`.
-    """
-
-    subscription_id: str
-    owner: str
-    events: tuple[str, ...]
-    where: dict[str, Any]
-    after: int
-    expires_at: float | None = None
-    status: str = "active"
-
-    @property
-    def acknowledgement(self) -> dict[str, str]:
-        """What the subscriber is answered: `{subscription_id, status}`."""
-        return {"subscription_id": self.subscription_id, "status": self.status}
-
-
-@dataclass(frozen=True, slots=True)
-class Notification:
-    """An event that a subscriber gets.
-
-    Attributes:
-        subscription_id: By which subscription.
-        event: The event's name.
-        payload: What it says, with `timestamp` (ISO 8601, UTC).
-        n: The event's number; `Events.acknowledge` takes it.
-    """
-
-    subscription_id: str
-    event: str
-    payload: dict[str, Any]
-    n: int
-
-    def data(self) -> dict[str, Any]:
-        """As plain data: `{subscription_id, event, payload}`."""
-        return {"subscription_id": self.subscription_id, "event": self.event, "payload": self.payload}
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """What a look gave.
-
-    Attributes:
-        notifications: In the order of the events.
-        cursor: Number up to which the events were looked at.
-    """
-
-    notifications: tuple[Notification, ...]
-    cursor: int
 
 
 class Events:
@@ -191,14 +82,7 @@ class Events:
         self.folder = Path(folder).expanduser()
         self.log = EventLog(self.folder / "log", keep=keep, keep_s=keep_s)
         self.may_see = may_see or _is_for
-        self._keep_s = keep_s
-        self._register = Register(
-            self.folder / "subscriptions.jsonl", begin=self._forget, apply=self._take, needed=self._needed
-        )
-        self._lock = threading.RLock()
-        self._subscriptions: dict[str, Subscription] = {}
-        self._filters: dict[str, Filter] = {}
-        self._ended: dict[str, str] = {}
+        self._subscribers = Subscriptions(self.folder, keep_s=keep_s)
 
     def tell(
         self,
@@ -317,7 +201,7 @@ class Events:
             after=last if after is None else min(max(after, 0), last),
             expires_at=None if expires_s is None else time.time() + expires_s,
         )
-        self._enter(_entry_of(made), limited=made.owner)
+        self._subscribers.add(made)
         return made
 
     def unsubscribe(self, subscription_id: str, *, owner: str) -> None:
@@ -326,16 +210,11 @@ class Events:
         Raises:
             BadInput: The owner has no such subscription.
         """
-        self.subscription(subscription_id, owner=owner)
-        self._enter({"do": "unsubscribe", "subscription_id": subscription_id})
-        with contextlib.suppress(OSError):
-            self._cursor(subscription_id).unlink()
+        self._subscribers.end(subscription_id, owner=owner)
 
     def subscriptions(self, *, owner: str) -> tuple[Subscription, ...]:
         """The active subscriptions of an owner, the oldest first."""
-        with self._lock:
-            self._catch_up()
-            return tuple(s for s in self._subscriptions.values() if s.owner == owner and not _expired(s))
+        return self._subscribers.of(owner)
 
     def subscription(self, subscription_id: str, *, owner: str) -> Subscription:
         """An active subscription.
@@ -343,24 +222,7 @@ class Events:
         Raises:
             BadInput: The owner has none with this id, or it has ended.
         """
-        with self._lock:
-            self._catch_up()
-            found = self._subscriptions.get(subscription_id)
-            ended = self._ended.get(subscription_id) == owner
-        if found is None or found.owner != owner:  # one of another owner is as unknown as none
-            why = "was ended" if ended else "is not known"
-            raise BadInput(
-                f"subscription {in_brief(subscription_id)} of {in_brief(owner)} {why}; subscribe anew.",
-                value=owner,
-            )
-        if _expired(found):
-            raise BadInput(
-                f"subscription {subscription_id!r} has expired "
-                f"({_timestamp(found.expires_at or 0.0)}); subscribe anew, after={self._cursor_of(found)} goes on "
-                "where it ended.",
-                value=subscription_id,
-            )
-        return found
+        return self._subscribers.active(subscription_id, owner=owner)
 
     def look(self, subscription_id: str, *, owner: str, most: int = 100) -> Delivery:
         """The next notifications of a subscription. The same ones come again until they are acknowledged.
@@ -375,14 +237,14 @@ class Events:
             Damaged: The journal of events is not as it was written; `log.repair()` sets the damage aside.
         """
         subscription = self.subscription(subscription_id, owner=owner)
-        before = cursor = self._cursor_of(subscription)
-        wanted = self._filter(subscription)
+        before = cursor = self._subscribers.cursor_of(subscription)
+        wanted = self._subscribers.filter_of(subscription)
         found: list[Notification] = []
         while len(found) < most:
             lines, missed = self.log.read(cursor, max(most, _SKIP))
             if missed:
                 gone: dict[str, Any] = {"first": cursor + 1, "last": cursor + missed, "count": missed}
-                gone["timestamp"] = _timestamp(time.time())
+                gone["timestamp"] = timestamp(time.time())
                 found.append(Notification(subscription_id, MISSED, gone, cursor + missed))
                 cursor += missed
             for line in lines:
@@ -391,12 +253,12 @@ class Events:
                 cursor = line.n
                 told = event_of(line)
                 if told.event in subscription.events and self.may_see(owner, told) and wanted.meets(told.payload):
-                    said = {"timestamp": _timestamp(told.at), **told.payload}
+                    said = {"timestamp": timestamp(told.at), **told.payload}
                     found.append(Notification(subscription_id, told.event, said, told.n))
             if not lines:
                 break
         if not found and cursor - before >= _SKIP:
-            self._keep_cursor(subscription_id, cursor)
+            self._subscribers.keep_cursor(subscription_id, cursor)
         return Delivery(tuple(found), cursor)
 
     def acknowledge(self, subscription_id: str, n: int, *, owner: str) -> None:
@@ -412,13 +274,13 @@ class Events:
             StoreFull: The disk refuses.
         """
         subscription = self.subscription(subscription_id, owner=owner)
-        if n > self._cursor_of(subscription):
+        if n > self._subscribers.cursor_of(subscription):
             if not self.log.has(n):
                 last = self.log.last()
                 raise BadInput(
                     f"event {n} was not told yet, the last one is {last}; nothing is acknowledged.", value=n
                 )
-            self._keep_cursor(subscription_id, n)
+            self._subscribers.keep_cursor(subscription_id, n)
 
     def notifications(
         self, subscription_id: str, *, owner: str, timeout_s: float | None = None, poll_s: float = POLL_S
@@ -454,157 +316,6 @@ class Events:
                         return
                 listener.wait(None, rest)
 
-    def _filter(self, subscription: Subscription) -> Filter:
-        id = subscription.subscription_id
-        if id not in self._filters:
-            self._filters[id] = Filter(subscription.where)
-        return self._filters[id]
-
-    def _cursor(self, subscription_id: str) -> Path:
-        return self.folder / "cursors" / subscription_id
-
-    def _cursor_of(self, subscription: Subscription) -> int:
-        """Where a subscription stands; of a cursor that cannot be read where it began: rather twice than never."""
-        path = self._cursor(subscription.subscription_id)
-        for _ in range(3):  # another process may be writing it this moment
-            with contextlib.suppress(OSError, ValueError):
-                descriptor = open_plain(path, os.O_RDONLY)
-                try:
-                    number, seal = os.pread(descriptor, _CURSOR_BYTES, 0).split()
-                finally:
-                    os.close(descriptor)
-                if seal == b"%08x" % zlib.crc32(number):
-                    return max(int(number), subscription.after)
-            if not path.exists():
-                break
-        return subscription.after
-
-    def _keep_cursor(self, subscription_id: str, n: int) -> None:
-        path = self._cursor(subscription_id)
-        number = b"%020d" % n
-        with refusing_clearly(path):
-            make_folder(path.parent)
-            # In place and in one write, far below a block: a rename for each costs a file system a flush.
-            descriptor = open_plain(path, os.O_WRONLY | os.O_CREAT)
-            try:
-                os.pwrite(descriptor, b"%s %08x\n" % (number, zlib.crc32(number)), 0)
-            finally:
-                os.close(descriptor)
-
-    def _enter(self, entry: Mapping[str, Any], *, limited: str = "") -> None:
-        def check() -> None:
-            mine = [s for s in self._subscriptions.values() if s.owner == limited and not _expired(s)]
-            if len(mine) >= _MOST_SUBSCRIPTIONS:
-                raise BadInput(
-                    f"{limited!r} has {len(mine)} subscriptions; at most {_MOST_SUBSCRIPTIONS} are allowed. End "
-                    "some (`unsubscribe`), or give them expires_s."
-                )
-
-        with self._lock:
-            known = set(self._subscriptions)
-            self._register.compact()
-            for id in known - self._subscriptions.keys():
-                with contextlib.suppress(OSError):
-                    self._cursor(id).unlink()
-            self._register.enter(entry, sync=True, check=check if limited else None)
-
-    def _catch_up(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            self._register.catch_up()
-
-    def _forget(self) -> None:
-        self._subscriptions.clear()
-        self._ended.clear()
-
-    def _needed(self) -> Iterator[dict[str, Any]]:
-        """What the register keeps: subscriptions that are active or expired lately, and the last that were ended.
-
-        Those that expired before any event that is kept are as unknown then as those that never were.
-        """
-        for id, owner in list(self._ended.items())[-_ENDED_KEPT:]:
-            yield {"do": "ended", "subscription_id": id, "owner": owner}
-        for made in self._subscriptions.values():
-            if made.expires_at is None or made.expires_at > time.time() - self._keep_s:
-                yield _entry_of(made)
-
-    def _take(self, line: Line) -> None:
-        data = line.data
-        try:
-            id = str(data["subscription_id"])
-            if data["do"] == "subscribe":
-                self._subscriptions[id] = Subscription(
-                    subscription_id=id,
-                    owner=str(data["owner"]),
-                    events=tuple(data["events"]),
-                    where=dict(data["where"]),
-                    after=int(data["after"]),
-                    expires_at=data["expires_at"],
-                )
-            elif data["do"] == "ended":
-                self._ended[id] = str(data["owner"])
-            else:
-                gone = self._subscriptions.pop(id, None)
-                self._filters.pop(id, None)
-                if gone is not None:
-                    self._ended[id] = gone.owner
-        except (KeyError, TypeError, ValueError) as error:
-            raise Damaged(
-                f"{self._register.path}, line {line.n}: it is no subscription ({error!r}).", version=line.n - 1
-            ) from None
-
-
-def _entry_of(made: Subscription) -> dict[str, Any]:
-    """A subscription as the register has it."""
-    facts = {name: getattr(made, name) for name in Subscription.__slots__ if name != "status"}
-    return {"do": "subscribe", **facts}
-
 
 def _is_for(owner: str, told: Told) -> bool:
     return told.owner in (owner, EVERYONE) or owner in told.readers
-
-
-def _expired(subscription: Subscription) -> bool:
-    return subscription.expires_at is not None and time.time() >= subscription.expires_at
-
-
-def check_name(event: object) -> None:
-    if event in NAMES:
-        return
-    if not isinstance(event, str) or not event.isidentifier() or len(event) > 100:
-        raise BadInput(
-            f"{in_brief(event)} is no name of an event; a name of your own is an identifier (letters, digits, _).",
-            value=event,
-        )
-    if event.startswith("on_"):
-        raise BadInput(
-            f"{event!r} is no event; {nearest(event, NAMES)} A name of your own does not begin with on_.",
-            value=event,
-        )
-
-
-def event_of(line: Line) -> Told:
-    """The event of a line.
-
-    Raises:
-        Damaged: It is none.
-    """
-    data = line.data
-    try:
-        return Told(
-            n=line.n,
-            at=float(data["at"]),
-            event=str(data["event"]),
-            payload=dict(data["payload"]),
-            owner=str(data["owner"]),
-            readers=tuple(data.get("readers", ())),
-            by=str(data.get("by", "")),
-            key=str(data.get("key", "") or f"event-{line.n}"),
-            cause=tuple(data.get("cause", ())),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        why = f"event {line.n} is none ({error!r}): another program has written it."
-        raise Damaged(why, version=line.n - 1) from None
-
-
-def _timestamp(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -19,10 +19,11 @@ from pydantic import Field, field_validator, model_validator
 
 from hpcagent.contexts.admitted import admitted, admitted_word, unsecret
 from hpcagent.contexts.bell import POLL_S
-from hpcagent.contexts.events import MISSED, Events, Told, check_name, event_of
+from hpcagent.contexts.events import Events
 from hpcagent.contexts.filters import Filter, field_of
 from hpcagent.contexts.lines import Line
 from hpcagent.contexts.register import Register
+from hpcagent.contexts.told import MISSED, Told, check_name, event_of
 from hpcagent.errors import BadInput, Damaged, HpcAgentError, RunDirLocked, in_brief
 from hpcagent.model.base import Record, build, read_toml
 from hpcagent.owners import require_own

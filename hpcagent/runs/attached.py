@@ -162,7 +162,7 @@ def run_detached(
         SiteFailed: It did not begin.
     """
     from hpcagent.campaign.coordinator import Coordinator
-    from hpcagent.elsewhere.submit import LOG
+    from hpcagent.elsewhere.job import LOG
     from hpcagent.sites.site import Site
 
     if isinstance(site, Site):

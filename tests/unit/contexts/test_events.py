@@ -298,7 +298,7 @@ def test_every_write_of_a_context_can_be_told(tmp_path, events):
 
 
 def test_an_owner_has_no_end_of_subscriptions(events, monkeypatch):
-    monkeypatch.setattr("hpcagent.contexts.events._MOST_SUBSCRIPTIONS", 2)
+    monkeypatch.setattr("hpcagent.contexts.subscriptions._MOST_SUBSCRIPTIONS", 2)
     for _ in range(2):
         events.subscribe("my_event", owner="ada")
     with pytest.raises(BadInput, match="'ada' has 2 subscriptions; at most 2"):

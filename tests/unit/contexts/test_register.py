@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from hpcagent.contexts import Events, Trigger, Triggers
-from hpcagent.contexts import events as events_module
 from hpcagent.contexts import register as register_module
+from hpcagent.contexts import subscriptions as subscriptions_module
 from hpcagent.contexts import triggers as triggers_module
 from hpcagent.contexts.lines import Line, Lines
 from hpcagent.contexts.register import Register
@@ -179,7 +179,7 @@ for i in range(150):
 
 
 def test_subscriptions_are_those_that_are_active_after_any_number_that_were_not(tmp_path, monkeypatch):
-    monkeypatch.setattr(events_module, "_ENDED_KEPT", 3)
+    monkeypatch.setattr(subscriptions_module, "_ENDED_KEPT", 3)
     events, other = Events(tmp_path), Events(tmp_path)
     first = events.subscribe("on_message", owner="ada", where={"text": "tea"})
     events.tell("on_message", {"text": "tea"}, owner="ada")
@@ -203,7 +203,7 @@ def test_subscriptions_are_those_that_are_active_after_any_number_that_were_not(
 
 
 def test_a_subscription_that_has_expired_says_so_as_long_as_events_of_it_are_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(events_module, "_ENDED_KEPT", 3)
+    monkeypatch.setattr(subscriptions_module, "_ENDED_KEPT", 3)
     events = Events(tmp_path, keep_s=1000.0)
     old = events.subscribe("on_message", owner="ada", expires_s=10)
     events.tell("on_message", {"text": "tea"}, owner="ada")

@@ -108,6 +108,7 @@ print(text)
 
 def test_status_leaves_the_answer_out_where_it_takes_long_and_gives_it_when_asked(ended, capsys, monkeypatch):
     from hpcagent import cli
+    from hpcagent.commands import reading
 
     def said(*words: str) -> str:
         monkeypatch.setattr(sys, "argv", ["hpcagent", "status", str(ended.run_dir), *words])
@@ -118,7 +119,7 @@ def test_status_leaves_the_answer_out_where_it_takes_long_and_gives_it_when_aske
         return capsys.readouterr().out
 
     assert "\nbest: x = " in said() and "\nbest run: " in said("--no-answer")
-    monkeypatch.setattr(cli, "QUICK_RUNS", 11)
+    monkeypatch.setattr(reading, "QUICK_RUNS", 11)
     assert "\nbest run: " in said() and "\nbest: x = " in said("--answer")
     assert json.loads(said("--json"))["best"]["params"] == ended.best.params
     brief = json.loads(said("--json", "--no-answer"))
