@@ -6,7 +6,17 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["CONTROL", "HIDDEN", "is_secret", "markdown", "masked", "plain", "size_text", "without_secrets"]
+__all__ = [
+    "CONTROL",
+    "HIDDEN",
+    "escaped",
+    "is_secret",
+    "markdown",
+    "masked",
+    "plain",
+    "size_text",
+    "without_secrets",
+]
 
 # C0 but tab and newline, DEL, C1 (an 8-bit terminal takes U+009B for the beginning of a command), line and
 # paragraph separators, what turns the direction of writing round (text then reads other than it is), what is
@@ -46,10 +56,11 @@ def plain(text: str) -> str:
     """
     if CONTROL.search(text) is None:
         return text
-    return CONTROL.sub(_visible, _NEWLINES.sub("\n", _COLOUR.sub("", text)))
+    return CONTROL.sub(escaped, _NEWLINES.sub("\n", _COLOUR.sub("", text)))
 
 
-def _visible(found: re.Match[str]) -> str:
+def escaped(found: re.Match[str]) -> str:
+    """The character that was found, as `\\x1b`, `\\u200b` or `\\U000e0041`."""
     code = ord(found[0])
     if code > 0xFFFF:
         return f"\\U{code:08x}"

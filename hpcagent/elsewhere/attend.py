@@ -42,6 +42,7 @@ from hpcagent.sites.schedulers.base import (
     Sent,
     pause_s,
 )
+from hpcagent.sites.schedulers.present import own_job
 from hpcagent.sites.schedulers.registry import scheduler
 from hpcagent.store.files import open_plain
 from hpcagent.store.journal import read_events
@@ -370,7 +371,10 @@ def main() -> None:
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    job = os.environ.get("SLURM_JOB_ID") or os.environ.get("PBS_JOBID") or "?"
+    try:
+        job = own_job(os.environ) or "?"
+    except SchedulerDown as error:
+        job = f"? ({error})"
     say(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {name} is job {job} on {socket.gethostname()}")
     code = 0
     try:

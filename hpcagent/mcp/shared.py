@@ -21,7 +21,6 @@ META = "hpcagent/resource"
 """Key of `_meta` with what a resource is."""
 MOST = 200
 LARGEST_OBJECT = 1 << 19
-ABOUT = "about"
 
 
 def about_of(resources: Resources, record: Resource) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from hpcagent.shown import CONTROL, plain
 __all__ = [
     "LONGEST_LINE",
     "LONGEST_NAME",
+    "NOT_SHOWN",
     "UNSEEN",
     "Line",
     "Lines",
@@ -44,6 +45,11 @@ _UNSEEN = (
 )
 UNSEEN = re.compile(f"[{_UNSEEN}]")
 """One character that is not seen: of the category Cf, or one that has no business in a text."""
+# Selectors of variants, fillers and the empty Braille cell: letters and marks (some stand in names of Python) that
+# are drawn as nothing.
+_FILLERS = "\ufe00-\ufe0f\U000e0100-\U000e01ef\u115f\u1160\u3164\uffa0\u034f\u17b4\u17b5\u180b-\u180f\u2800"
+NOT_SHOWN = re.compile(f"[{_UNSEEN}{_FILLERS}]|{CONTROL.pattern}")
+"""One character that a reader does not see, or that changes how others are read."""
 _NOT_IN_LINES = re.compile(f"[\n\t{_UNSEEN}]|{CONTROL.pattern}")
 _NOT_IN_NAMES = re.compile(r'[/\\:*?"<>|]')
 # Names that Windows keeps for devices, with any ending: a folder that is copied there.

@@ -13,9 +13,8 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Literal
 
-from hpcagent.model.texts import UNSEEN
+from hpcagent.model.texts import NOT_SHOWN
 from hpcagent.registry.findings import Finding
-from hpcagent.shown import CONTROL
 
 __all__ = ["LONGEST", "check_text"]
 
@@ -183,9 +182,6 @@ _ROLE_MAY = re.compile(
     r"(?:must|should|shall|has to|have to|needs? to)"
 )
 _CAPITALS = re.compile(r"(?:\b[A-Z]{4,}\b[ ,]+){2,}[A-Z]{4,}\b")
-_SELECTORS = re.compile(
-    "[\ufe00-\ufe0f\U000e0100-\U000e01ef\u115f\u1160\u3164\uffa0\u034f\u061c\u17b4\u17b5\u180b-\u180f\u2800]"
-)
 # A word with letters of several alphabets is read as one and matched as another; signs of physics stand first.
 _MIXED = re.compile(r"\b(?=\w*[A-Za-z]{2})[A-Za-z]\w*?[\u0370-\u03ff\u0400-\u058f\u13a0-\u13ff]\w*")
 _ENCODED = re.compile(r"[A-Za-z0-9+/]{80,}={0,2}")
@@ -228,12 +224,9 @@ def check_text(
     if len(text) > LONGEST[kind]:
         say("overlong", "error", f"a {kind} of {len(text)} characters; at most {LONGEST[kind]} are taken", "")
         text = text[: LONGEST[kind]]  # it is refused whatever the rest says
-    for pattern in (UNSEEN, CONTROL, _SELECTORS):
-        hidden = pattern.search(text)
-        if hidden is not None:
-            where = f"U+{ord(hidden[0]):04X}"
-            say("hidden", "error", "a character that nobody sees; remove it", where)
-            break
+    hidden = NOT_SHOWN.search(text)
+    if hidden is not None:
+        say("hidden", "error", "a character that nobody sees; remove it", f"U+{ord(hidden[0]):04X}")
     mixed = _MIXED.search(text)
     if mixed is not None:
         say("mixed-letters", "warning", "a word with letters of two alphabets, of which some look alike", mixed[0])

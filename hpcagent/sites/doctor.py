@@ -30,7 +30,7 @@ from hpcagent.sites.limits import check as check_limits
 from hpcagent.sites.opening import open_site
 from hpcagent.sites.profile import Block, Profile, account_of, block_of, check_where
 from hpcagent.sites.schedulers.base import Queue, Scheduler, SchedulerDown
-from hpcagent.sites.schedulers.present import schedulers_here
+from hpcagent.sites.schedulers.present import own_job, schedulers_here
 from hpcagent.sites.schedulers.registry import BUILT_IN as SCHEDULERS
 from hpcagent.sites.schedulers.registry import scheduler
 from hpcagent.sites.site import Site
@@ -257,7 +257,10 @@ def _against(profile: Profile, block: Block, queue: Queue) -> Iterator[str]:
 
 
 def _where(profile: Profile) -> Check:
-    where = "job" if any(os.environ.get(name) for name in ("SLURM_JOB_ID", "PBS_JOBID")) else "login"
+    try:
+        where = "job" if own_job(os.environ) else "login"
+    except SchedulerDown as error:
+        return Check("warn", "coordinator", str(error), "see why the scheduler does not answer")
     try:
         check_where(profile, where)
     except BadInput as error:

@@ -18,6 +18,7 @@ from hpcagent.sites.launch import load_parsl
 from hpcagent.sites.limits import most_blocks
 from hpcagent.sites.profile import ExecutorProfile, Profile, account_of, block_of, check_where
 from hpcagent.sites.profiles import find_profile
+from hpcagent.sites.schedulers.present import own_job
 from hpcagent.sites.script_paths import refuse_unwritable
 from hpcagent.sites.several_profiles import Several
 from hpcagent.sites.site import Site, current_dfk, make_current, usable_cores, workers_on
@@ -83,8 +84,7 @@ def open_site(
     allocation = _allocation(found) if inside else None
     charged = account_of(found, account) if found.batch and not inside else None
     if found.batch:
-        in_job = any(os.environ.get(name) for name in ("SLURM_JOB_ID", "PBS_JOBID"))
-        check_where(found, "inside" if inside else "job" if in_job else "login")
+        check_where(found, "inside" if inside else "job" if own_job(os.environ) else "login")
     load_parsl()  # 0.3 s
     from parsl.config import Config
     from parsl.dataflow.dflow import DataFlowKernel, DataFlowKernelLoader

@@ -108,20 +108,21 @@ def end_leftovers(
     Raises:
         StoreFull: The ends cannot be written; the jobs are gone all the same.
     """
-    here = {os.environ.get(name) for name in ("SLURM_JOB_ID", "PBS_JOBID")} - {None, ""}
     entries, writer = read_ledger(ledger), Ledger(ledger)
     done = _let_be(entries, writer)
     open_entries = [
         entry
         for entry in entries
-        if entry.ended is None
-        and entry.job_id not in here
-        and (coordinators or (entry.about or {}).get("role") != "coordinator")
+        if entry.ended is None and (coordinators or (entry.about or {}).get("role") != "coordinator")
     ]
     for kind in dict.fromkeys(entry.scheduler for entry in open_entries):
         of_kind = [entry for entry in open_entries if entry.scheduler == kind]
         try:
-            done += _end(of_kind, ask(kind), writer, time.monotonic() + within_s)
+            there = ask(kind)
+            here = there.inside(os.environ)
+            others = [entry for entry in of_kind if entry.job_id is None or entry.job_id != here]
+            if others:
+                done += _end(others, there, writer, time.monotonic() + within_s)
         except (SchedulerDown, BadInput) as error:
             done += [Reaped(entry.name, entry.job_id, "left", words=str(error)) for entry in of_kind]
     order = {entry.name: i for i, entry in enumerate(entries)}

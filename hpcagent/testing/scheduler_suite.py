@@ -183,6 +183,8 @@ class SchedulerContract:
             os.environ.clear()
             os.environ.update(outside)
         assert found is not None and found.job_id == job_id
+        assert scheduler(self.kind).inside(inside) == job_id
+        assert there.inside({"PATH": os.environ["PATH"]}) == ""
         assert found.nodes and all(node.cores >= 1 for node in found.nodes)
         assert found.ends_at is None or 0 < found.ends_at - time.time() < walltime_s("01:00:00")
         assert there.allocation({"PATH": os.environ["PATH"]}) is None

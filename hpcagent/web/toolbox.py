@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field
 
 from hpcagent.mcp.said import clean
+from hpcagent.model.texts import NOT_SHOWN
+from hpcagent.shown import escaped
 from hpcagent.web.asked import Asked, Name
 from hpcagent.workspace.client import Workspace
 
 __all__ = ["AgentAsked", "Assignment", "ToolAsked", "ToolDecision", "Toolbox"]
 
 LONGEST_TEXT = 200_000
-HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]")
-"""Characters that a page does not show, or that change the order of others."""
 
 
 class ToolAsked(Asked):
@@ -64,7 +63,7 @@ class Toolbox:
     def tool(self, at: Mapping[str, str], query: Mapping[str, str]) -> Any:
         """A tool as it is now. Its text is what is approved: nothing is masked, and no character is invisible."""
         found = self._ws.tool(at["name"])
-        text = HIDDEN.sub(lambda m: f"\\u{ord(m[0]):04x}", found.pop("text"))
+        text = NOT_SHOWN.sub(escaped, found.pop("text"))
         return clean(found) | {"text": text}
 
     def register(self, at: Mapping[str, str], asked: ToolAsked) -> Any:

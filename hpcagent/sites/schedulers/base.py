@@ -392,6 +392,22 @@ class Scheduler(ABC):
     def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
         """Return the job that a process with this environment is in, or None."""
 
+    def inside(self, environ: Mapping[str, str]) -> str:
+        """Return the id of the job that a process with this environment is in; empty: it is in none.
+
+        By default that is the value of `job_variable`, or where there is no such variable what `allocation` says.
+
+        Args:
+            environ: The whole environment of the process.
+
+        Raises:
+            SchedulerDown: It has to be asked, and did not answer.
+        """
+        if self.job_variable:
+            return environ.get(self.job_variable, "")
+        found = self.allocation(environ)
+        return "" if found is None else found.job_id
+
     def ended_by(self, job_id: str) -> State | None:
         """Return what ends a running job whose processes get SIGTERM, as the state that it will have.
 

@@ -98,6 +98,7 @@ class Flux(Scheduler):
     commands = ("flux",)
     ends_by = "flux cancel"
     begins_by = "flux alloc or flux batch"
+    job_variable = "FLUX_ENCLOSING_ID"  # since flux-core 0.71
     takes = frozenset({"exclusive", "constraint"})
     instead = {
         "qos": "Flux has queues only",
@@ -203,11 +204,29 @@ class Flux(Scheduler):
             if done.returncode and not _UNKNOWN.search(done.stderr):
                 raise SchedulerDown(f"flux cancel {job_id} ended with {done.returncode}: {_words(done)}")
 
+    def inside(self, environ: Mapping[str, str]) -> str:
+        """Return the id of the job whose instance is around a process with this environment; empty: there is none.
+
+        FLUX_ENCLOSING_ID has it in a batch job and in the tasks of `flux run` there. Flux before 0.71 is asked:
+        a batch script has no FLUX_JOB_ID, and that of a task is a job of the batch job's own instance. A task that
+        the system's instance runs is in that job.
+
+        Raises:
+            SchedulerDown: FLUX_URI is set, and the instance did not answer.
+        """
+        job_id = environ.get(self.job_variable, "")
+        if not job_id and environ.get("FLUX_URI"):
+            if self._own("getattr", "instance-level", environ=environ) != "0":
+                job_id = self._own("getattr", "jobid", environ=environ)
+            else:
+                job_id = environ.get("FLUX_JOB_ID", "")
+        return job_id.replace("ƒ", "f")
+
     def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
         """Return the job that a process with this environment is in, or None."""
         if not environ.get("FLUX_URI") or not self._in_job():
             return None
-        job_id = self._own("getattr", "jobid").replace("ƒ", "f")
+        job_id = self.inside(environ)
         hosts = expand_nodes(self._own("getattr", "hostlist"))
         here = os.uname().nodename.partition(".")[0]
         hosts = tuple(sorted(hosts, key=lambda host: host.partition(".")[0] != here))
@@ -276,20 +295,20 @@ class Flux(Scheduler):
         parent = ("--parent",) if os.environ.get("FLUX_URI") and self._in_job() else ()
         return self._ask(("flux", *parent, *words), env=_environ())
 
-    def _own(self, *words: str) -> str:
-        """What a command of the job's own instance prints.
+    def _own(self, *words: str, environ: Mapping[str, str] | None = None) -> str:
+        """What a command of the instance around a process prints; without an environment, around this process.
 
         Raises:
             SchedulerDown: It failed.
         """
-        done = self._ask(("flux", *words), env=_environ())
+        done = self._ask(("flux", *words), env=_environ(environ))
         if done.returncode or not done.stdout.strip():
             raise SchedulerDown(f"`flux {' '.join(words)}` ended with {done.returncode}: {_words(done)}")
         return done.stdout.strip()
 
 
-def _environ() -> dict[str, str]:
-    return {**os.environ, "FLUX_F58_FORCE_ASCII": "1"}
+def _environ(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    return {**(os.environ if environ is None else environ), "FLUX_F58_FORCE_ASCII": "1"}
 
 
 def _words(done: subprocess.CompletedProcess[str]) -> str:

@@ -341,7 +341,7 @@ class Pbs(Scheduler):
         node file: of several lines of a host nobody can tell whether they are chunks or MPI ranks, and no more is
         taken than is ours.
         """
-        job_id = environ.get("PBS_JOBID")
+        job_id = self.inside(environ)
         if not job_id:
             return None
         try:

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from hpcagent.errors import BadInput
-from hpcagent.sites.schedulers.registry import scheduler_class, scheduler_kinds
+from hpcagent.sites.schedulers.registry import scheduler, scheduler_class, scheduler_kinds
 
-__all__ = ["Seen", "schedulers_here", "who_answers"]
+__all__ = ["Seen", "own_job", "schedulers_here", "who_answers"]
 
 _WITHIN_S = 20.0
 """So long a command may take; Slurm's wait 10 s for a controller that is not there."""
@@ -78,6 +78,29 @@ def schedulers_here(environ: Mapping[str, str]) -> list[Seen]:
             down = not answers and bool(heard) and _is_down(heard[-1])
             found.append(Seen(kind, answers, down, words, its.title))
     return found
+
+
+def own_job(environ: Mapping[str, str]) -> str:
+    """Return the id of the job that a process with this environment is in, whichever scheduler's; empty: in none.
+
+    Args:
+        environ: The whole environment of the process.
+
+    Raises:
+        SchedulerDown: A scheduler has to be asked, and did not answer.
+
+    Example:
+        >>> own_job({"PBS_JOBID": "7.srv"}), own_job({})
+        ('7.srv', '')
+    """
+    for kind in scheduler_kinds():
+        try:
+            there = scheduler(kind)
+        except BadInput:  # another package's, which is broken
+            continue
+        if job_id := there.inside(environ):
+            return job_id
+    return ""
 
 
 def who_answers(environ: Mapping[str, str]) -> str | None:

@@ -237,9 +237,13 @@ class Slurm(Scheduler):
             if done.returncode != 0 and lines:
                 raise SchedulerDown(f"`scancel {' '.join(some)}` failed: {'; '.join(lines)}")
 
+    def inside(self, environ: Mapping[str, str]) -> str:
+        """Return the id of the job that a process with this environment is in; empty: it is in none."""
+        return environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or ""
+
     def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
         """Return the job that a process with this environment is in, or None."""
-        job_id = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
+        job_id = self.inside(environ)
         if not job_id:
             return None
         hosts = expand_nodes(environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST", ""))

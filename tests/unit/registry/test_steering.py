@@ -114,7 +114,11 @@ def test_a_text_that_only_tells_something_is_left_alone(text):
 @pytest.mark.parametrize("text", ROLES)
 def test_a_role_may_speak_to_its_agent(text):
     assert check_text(text, kind="role") == []
-    assert check_text(text.replace("You", "The assistant"), kind="description") or "must" not in text
+
+
+def test_what_a_role_may_say_is_refused_of_a_tool_where_it_is_an_order():
+    refused = [bool(errors_of(check_text(text, kind="description"))) for text in ROLES]
+    assert refused == ["must" in text for text in ROLES] == [True, False, False]
 
 
 @pytest.mark.parametrize("text", ROLES_MALICIOUS)

@@ -9,13 +9,16 @@ from pathlib import Path
 import pytest
 
 import hpcagent as ha
-from hpcagent.errors import BadInput
+from hpcagent.errors import BadInput, SiteFailed
 from hpcagent.model.base import build
 from hpcagent.sites.doctor import examine
+from hpcagent.sites.ledger import Ledger
+from hpcagent.sites.opening import open_site
 from hpcagent.sites.profile import Profile, block_of
 from hpcagent.sites.profiles import identify_site
+from hpcagent.sites.reap import end_leftovers
 from hpcagent.sites.schedulers.flux import Flux
-from hpcagent.sites.schedulers.present import schedulers_here
+from hpcagent.sites.schedulers.present import own_job, schedulers_here
 from hpcagent.sites.schedulers.registry import scheduler
 from hpcagent.testing import SchedulerContract
 
@@ -94,7 +97,7 @@ def test_this_machine_is_known_by_the_scheduler_that_answers():
 def test_another_program_called_flux_is_none(flux):
     flux.write_text('#!/bin/sh\necho \'unknown command "uptime" for "flux"\' >&2\nexit 1\n')
     assert [seen.answers for seen in schedulers_here(os.environ) if seen.kind == "flux"] == [False]
-    with pytest.raises(ha.errors.SiteFailed, match="not the scheduler's"):
+    with pytest.raises(SiteFailed, match="not the scheduler's"):
         scheduler("flux").version()
 
 
@@ -138,3 +141,51 @@ def test_the_doctor_runs_a_job(tmp_path):
     checks = list(examine(here, run_dir=tmp_path / "runs", within_s=60))
     assert not [check for check in checks if check.status == "FAIL"], checks
     assert any("Flux 0.61.2" in str(check) for check in checks)
+
+
+def coordinators_job(tmp_path, monkeypatch, variable):
+    """A job of Flux that this process is in from now on; its id."""
+    script = tmp_path / "j.sh"
+    script.write_text("#!/bin/bash\n# flux: --time-limit=60s\nsleep 60\n")
+    job_id = Flux().submit(script)
+    TestFlux().until(Flux(), job_id, lambda job: job.state == "running")
+    monkeypatch.setenv("FLUX_URI", f"fake:{job_id}")
+    if variable:
+        monkeypatch.setenv("FLUX_ENCLOSING_ID", f"ƒ{job_id[1:]}")
+    return job_id
+
+
+@pytest.mark.parametrize("variable", [True, False], ids=["flux-core 0.71", "before"])
+def test_a_coordinator_in_a_job_of_flux_knows_that_it_is_in_one(tmp_path, monkeypatch, variable):
+    job_id = coordinators_job(tmp_path, monkeypatch, variable)
+    try:
+        assert own_job(os.environ) == job_id
+        here = profile(coordinator={"where": ["job"]}, executors={"workers": {"max_workers_per_node": 1}})
+        with open_site(here, private=True, run_dir=tmp_path / "r"):
+            pass
+        assert not [
+            c
+            for c in examine(here, run_dir=tmp_path / "d", within_s=60)
+            if c.what == "coordinator" and c.status != "ok"
+        ]
+        ledger = Ledger(tmp_path / "jobs.jsonl")
+        ledger.submitting("j.sh", "flux", role="coordinator")
+        ledger.submitted("j.sh", job_id)
+        assert end_leftovers(tmp_path / "jobs.jsonl", coordinators=True) == []
+        assert Flux().jobs([job_id])[job_id].state == "running"
+    finally:
+        Flux().cancel([job_id])
+
+
+def test_which_job_a_process_is_in_by_the_variables_of_flux(monkeypatch):
+    environ = dict(os.environ)
+    assert Flux().inside(environ) == ""
+    # A task that the system's instance runs, and one of `flux run` in a batch job.
+    assert (
+        Flux().inside(environ | {"FLUX_URI": "local:///run/flux/local", "FLUX_JOB_ID": "ƒAra6jq1"}) == "fAra6jq1"
+    )
+    task = {"FLUX_URI": "fake:f7", "FLUX_JOB_ID": "ƒ2", "FLUX_ENCLOSING_ID": "ƒ7"}
+    assert Flux().inside(environ | task) == "f7"
+    assert Flux().inside(environ | {"FLUX_URI": "fake:f7", "FLUX_JOB_ID": "ƒ2"}) == "f7"
+    with pytest.raises(SiteFailed, match="flux"):  # an instance that does not answer
+        Flux().inside({"PATH": "", "FLUX_URI": "local:///gone"})

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+import unicodedata
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+pytest.importorskip("starlette")
+
+from hpcagent.web.toolbox import Toolbox
 
 TOOL = '''def kinetic_energy(mass: float, speed: float) -> float:
     """Kinetic energy of a body.
@@ -90,3 +97,15 @@ def test_who_may_not_may_not(workspace, served: Callable[..., Any], page):
         assert "viewer" in bob.post(path, asked, status=403)["error"]
     assert workspace.tool("kinetic_energy")["state"] == "pending"
     assert page.post("tool/kinetic_energy/decide", {**yes, "approve": False, "note": "no"})["state"] == "rejected"
+
+
+def test_of_a_text_that_waits_for_approval_every_character_is_seen():
+    every = [chr(code) for code in range(sys.maxunicode + 1)]
+    unseen = [c for c in every if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") and c not in "\t\n"]
+    unseen += ["\u206a", "\U000e0041", "\ufe0f", "\U000e0100", "\u3164", "\u2800"]
+    workspace: Any = SimpleNamespace(tool=lambda name: {"text": f"a{''.join(unseen)}b", "state": "pending"})
+    text = Toolbox(workspace).tool({"name": "x"}, {})["text"]
+    left = [f"U+{ord(c):04X}" for c in unseen if c in text]
+    assert left == [] and text.startswith("a\\x00") and "\\u206a\\U000e0041\\ufe0f\\U000e0100" in text
+    workspace = SimpleNamespace(tool=lambda name: {"text": "e = 1.0  # Å, µs\n\tx", "state": "pending"})
+    assert Toolbox(workspace).tool({"name": "x"}, {})["text"] == "e = 1.0  # Å, µs\n\tx"

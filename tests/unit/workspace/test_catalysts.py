@@ -60,7 +60,7 @@ def test_of_two_who_ask_at_once_one_row_comes(root):
     ada, bob = Workspace(root, as_="ada"), Workspace(root, as_="bob")
     one = ada.catalyst("Pt", "O", parameters=HOW, walltime_s=60.0)
     two = bob.catalyst("Pt", "O", parameters=HOW, walltime_s=60.0)
-    assert one["run_id"] != two["run_id"] or two["state"] == "found"
+    assert (one["run_id"] == two["run_id"]) == (two["state"] == "found"), (one, two)
     first = _recorded(ada, one["run_id"])
     second = two if two["state"] == "found" else _recorded(bob, two["run_id"])
     assert first["adsorption_energy_ev"] == second["adsorption_energy_ev"]
