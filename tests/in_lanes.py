@@ -141,6 +141,7 @@ class Collected:
 
     def __init__(self, name: str, words: Sequence[str], shared: Path, root: Path, most: int) -> None:
         self.name, self._left = name, most
+        self._turn = threading.Lock()  # each process of the lane has a thread, and asks in it
         read, self._asked = os.pipe()
         names = {"HPCAGENT_TESTS_SHARED": str(shared), "HPCAGENT_TESTS_FORKS": str(read)}
         self.process = subprocess.Popen(
@@ -158,11 +159,12 @@ class Collected:
 
     def fork(self, folder: Path) -> None:
         """Have one more begin to run tests, when they are collected."""
-        self._left -= 1
-        with contextlib.suppress(BrokenPipeError):
-            os.write(self._asked, f"{folder}\n".encode())
-        if not self._left:
-            self.close()
+        with self._turn:
+            self._left -= 1
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._asked, f"{folder}\n".encode())
+            if not self._left:
+                self.close()
 
     def close(self) -> None:
         """No more is asked for; what has begun goes on."""
