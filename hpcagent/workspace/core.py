@@ -37,7 +37,7 @@ from hpcagent.workspace.only_data import check_only_data, check_words
 from hpcagent.workspace.plain_campaigns import check_changes
 from hpcagent.workspace.rows import Row
 from hpcagent.workspace.rules_said import rules_words, site_line
-from hpcagent.workspace.runs import folder_of_site, size_of
+from hpcagent.workspace.runs import size_of
 from hpcagent.workspace.shared import opened_resources
 from hpcagent.workspace.tools import Registered
 
@@ -429,7 +429,7 @@ class Core(Registered):
             row = self._row(caller, identity)
         if row.kind != "run":
             raise BadInput(f"{identity} is a campaign; counters are of one run of it.", value=identity)
-        ledgers = sorted(self.folder.sites.glob(f"{folder_of_site(row.site)}*/jobs.jsonl"))
+        ledgers = self.folder.ledgers(row.site)
         found = counters_of(row, self._workdir(row), ledgers=ledgers, now=self._clock())
         return {"id": row.id, "site": row.site, **found}
 
