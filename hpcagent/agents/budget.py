@@ -9,7 +9,6 @@ from typing import Any
 from hpcagent.agents.tools import AgentTool
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.mcp.callers import Caller
-from hpcagent.mcp.tools.runs import kind_of
 
 __all__ = ["Budget"]
 
@@ -58,28 +57,8 @@ class Budget:
             self.taken -= node_hours
 
     def _price(self, caller: Caller, tool: AgentTool, given: Mapping[str, Any]) -> float:
-        workspace = caller.workspace
-        if tool.app:
-            values = {name: value for name, value in given.items() if name != "inputs"}
-            return _most(workspace.estimate(tool.app, values), "a smaller run")
-        if tool.name == "run_job":
-            app, values = kind_of(str(given.get("kind")), given.get("params") or {}, caller)
-            more = {
-                name: given[name] for name in ("site", "walltime_s", "settings", "resources") if given.get(name)
-            }
-            return _most(workspace.estimate(app, values, **more), "walltime_s")
-        if tool.name == "start_campaign":
-            found = workspace.estimate_campaign(
-                str(given.get("campaign")),
-                changes=given.get("changes"),
-                site=given.get("site", ""),
-                data_only=True,
-            )
-            return _most(found, 'changes = {"until.node_hours": ...}')
-        if tool.name == "bayesian_optimize":
-            return _most({"node_hours_at_most": given.get("node_hours")}, "node_hours")
-        if tool.name == "run_dft":
-            return _most(workspace.estimate("adsorption", given.get("params")), "a smaller run")
+        if tool.price is not None:
+            return _most(tool.price.of(caller, given), tool.price.bound)
         raise NotAllowed(
             "quota",
             f"what {tool.name} may cost is not known before it runs, and this question has a budget of node-hours",
@@ -89,7 +68,7 @@ class Budget:
         )
 
 
-def _most(estimate: Mapping[str, Any], give: str) -> float:
+def _most(estimate: Mapping[str, Any], bound: str) -> float:
     if estimate.get("known"):
         return 0.0
     most = estimate.get("node_hours_at_most")
@@ -98,6 +77,6 @@ def _most(estimate: Mapping[str, Any], give: str) -> float:
             "quota",
             "nothing bounds what this takes, and this question has a budget of node-hours",
             field="node_hours",
-            do=f"give {give}",
+            do=bound,
         )
     return float(most)

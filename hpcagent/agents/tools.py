@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from hpcagent.errors import BadInput
 from hpcagent.mcp import tools as served
 from hpcagent.mcp.callers import Caller
-from hpcagent.mcp.serving import Tool, as_sdk_tool, tools_of, wrong_argument
+from hpcagent.mcp.serving import Price, Tool, as_sdk_tool, tools_of, wrong_argument
 from hpcagent.registry.scripts import SCRIPTS
 
 __all__ = ["GOING", "AgentTool", "Going", "app_tool", "first_line", "served_tools", "wait_tool"]
@@ -66,6 +66,7 @@ class AgentTool:
         schema: JSON schema of the arguments.
         do: Takes the caller and the arguments, checks them, answers with plain data.
         spends: Whether it may start something that takes node-hours.
+        price: What a call may take, of the caller and the arguments as the model gave them; None: not known.
         app: The app that it runs, if it runs one by its name.
         manages: Whether it changes tools or agents, which a person confirms each time.
         ends: Whether it ends a run or a campaign; a person confirms that of one that the question has not started.
@@ -76,6 +77,7 @@ class AgentTool:
     schema: Mapping[str, Any]
     do: Do
     spends: bool = False
+    price: Price | None = None
     app: str = ""
     manages: bool = False
     ends: bool = False
@@ -106,11 +108,14 @@ def _of(one: Tool) -> AgentTool:
     model: Any = made.fn_metadata.arg_model
     manages = one.name in MANAGES
 
-    def do(caller: Caller, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    def checked(arguments: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            given = model.model_validate(dict(arguments)).model_dump_one_level()
+            return dict(model.model_validate(dict(arguments)).model_dump_one_level())
         except ValidationError as error:
             raise wrong_argument(one.name, error, made.parameters) from None
+
+    def do(caller: Caller, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        given = checked(arguments)
         if manages:  # a person has confirmed this very call
             caller = replace(caller, scopes=caller.scopes | {"tools:admin"})
         caller.require(one.scope)
@@ -119,7 +124,13 @@ def _of(one: Tool) -> AgentTool:
 
     ends = one.destructive and one.scope == "runs:write"
     words = made.description or ""
-    return AgentTool(one.name, words, made.parameters, do, spends=one.asks, manages=manages, ends=ends)
+    price = one.price
+    if price is not None:
+        of = price.of
+        price = replace(price, of=lambda caller, arguments: of(caller, **checked(arguments)))
+    return AgentTool(
+        one.name, words, made.parameters, do, spends=one.asks, price=price, manages=manages, ends=ends
+    )
 
 
 # -- waiting ----------------------------------------------------------------------------------
@@ -236,17 +247,26 @@ def app_tool(name: str, card: Mapping[str, Any]) -> AgentTool:
     )
     words += f"is artifact:RUN/PATH. Waits up to {APP_WAIT_S:g} s; wait_for goes on."
 
-    def do(caller: Caller, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    def order_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """A run as the workspace takes it, to run or to estimate."""
         values = {key: value for key, value in arguments.items() if key != "inputs"}
         inputs = arguments.get("inputs", [])
         if not isinstance(inputs, list) or not all(isinstance(one, str) for one in inputs):
             raise BadInput(f"inputs is a list of run_ids; got {inputs!r}.", value=inputs)
-        run = caller.workspace.run(name, values, inputs=inputs, why="asked for by an agent", data_only=True)
+        more = {"inputs": inputs, "why": "asked for by an agent", "data_only": True}
+        return {"app": name, "params": values, **more}
+
+    def price(caller: Caller, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        return caller.workspace.estimate(**order_of(arguments))
+
+    def do(caller: Caller, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        run = caller.workspace.run(**order_of(arguments))
         if (going := GOING.get()) is not None:
             going.runs.append(run["id"])
         return waited(caller, run["id"], APP_WAIT_S) | {"found": run["found"]}
 
-    return AgentTool(name, words, schema, do, spends=True, app=name)
+    bound = f"use run_job with kind {name} and walltime_s"
+    return AgentTool(name, words, schema, do, spends=True, price=Price(price, bound), app=name)
 
 
 _KINDS = {"float": "number", "int": "integer"}

@@ -26,7 +26,18 @@ from hpcagent.mcp.schemas import allowed_by, short, with_refusal
 from hpcagent.mcp.threads import in_thread
 from hpcagent.mcp.words import in_tool_words, next_step
 
-__all__ = ["Answer", "Served", "Tool", "as_sdk_tool", "refusal", "tool", "tools_of", "uncapped", "wrong_argument"]
+__all__ = [
+    "Answer",
+    "Price",
+    "Served",
+    "Tool",
+    "as_sdk_tool",
+    "refusal",
+    "tool",
+    "tools_of",
+    "uncapped",
+    "wrong_argument",
+]
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +48,19 @@ class Answer(BaseModel):
     """What a tool answers; more fields than the schema names may come."""
 
     model_config = ConfigDict(extra="allow")
+
+
+@dataclass(frozen=True)
+class Price:
+    """How what a call of a tool may take is worked out before anything runs.
+
+    Attributes:
+        of: Takes the caller and all arguments of the tool by name, and answers with an estimate of the workspace.
+        bound: What to do where nothing bounds it.
+    """
+
+    of: Callable[..., Mapping[str, Any]]
+    bound: str
 
 
 @dataclass(frozen=True)
@@ -57,6 +81,7 @@ class Tool:
         progress: Of the answer: how far it is, of how much (None: nobody knows), in words; None: nothing goes on.
         waits: It may wait a moment for something to happen.
         blocks: Content that goes along with the answer, made of it; what a block has may be taken out of it.
+        price: What a call may take; None: it starts nothing, or that is not known before it runs.
     """
 
     function: Callable[..., Any]
@@ -72,6 +97,7 @@ class Tool:
     progress: Callable[[Mapping[str, Any]], tuple[float, float | None, str] | None] | None = None
     waits: bool = False
     blocks: Callable[[dict[str, Any]], list[ContentBlock]] | None = None
+    price: Price | None = None
 
     @property
     def name(self) -> str:

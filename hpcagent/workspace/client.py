@@ -411,6 +411,21 @@ class Workspace(ToolCalls):
             why=why,
         )
 
+    def estimate_catalyst(
+        self, structure: str, adsorbate: str, *, parameters: Mapping[str, Any] | None = None, **more: Any
+    ) -> Answer:
+        """What `catalyst` would take, and what the gate would say; nothing is run. Arguments as `catalyst`.
+
+        Returns:
+            As `estimate`; `known` is also what `catalyst_db` has, and then nothing is taken.
+
+        Raises:
+            NotAllowed: A value is not allowed.
+            NotPermitted: The role may not read the table.
+        """
+        asked = {"structure": structure, "adsorbate": adsorbate, "parameters": dict(parameters or {})}
+        return self._one("estimate_catalyst", **asked, **more)
+
     def catalyst_state(self, identity: str) -> Answer:
         """How a catalyst stands that a run computes; fields as `catalyst`."""
         return self._one("catalyst_state", identity=identity)

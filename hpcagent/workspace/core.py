@@ -19,6 +19,7 @@ from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Caller
 from hpcagent.materials.catalyst import (
     THRESHOLD_EV,
+    CatalystPlan,
     Tells,
     check_may_store,
     known_catalyst,
@@ -36,7 +37,7 @@ from hpcagent.workspace.only_data import check_only_data, check_words
 from hpcagent.workspace.plain_campaigns import check_changes
 from hpcagent.workspace.rows import Row
 from hpcagent.workspace.rules_said import rules_words, site_line
-from hpcagent.workspace.runs import folder_of_site, size_of
+from hpcagent.workspace.runs import size_of
 from hpcagent.workspace.shared import opened_resources
 from hpcagent.workspace.tools import Registered
 
@@ -260,6 +261,67 @@ class Core(Registered):
             "parameters": dict(parameters or {}),
             "threshold_ev": threshold_ev,
         }
+        plan = self._planned(caller, asked)
+        resources, _ = self._resources_of(caller.name)
+        known = known_catalyst(resources, plan, accept)
+        if known is not None:
+            with self._turn:
+                mine = [run for run in known.runs.values() if self._seen_by(caller, run)]
+            run_id = mine[0] if mine else None
+            return {"state": "found", "run_id": run_id, "error": None, "repair": None} | catalyst_data(
+                known, asked
+            )
+        self._check_plan(caller, plan)
+        check_may_store(resources)
+        begun = self.run(caller, **_order_of(plan, site=site, walltime_s=walltime_s, why=why))
+        if not self._has_failed(begun["id"]):
+            self.catalysts.follow(begun["id"], caller.name, asked)
+        return self.catalyst_state(caller, begun["id"])
+
+    def estimate_catalyst(
+        self,
+        caller: Caller,
+        *,
+        structure: str,
+        adsorbate: str,
+        catalyst: str = "",
+        accept: Literal["same_method", "any_method"] = "same_method",
+        threshold_ev: float = THRESHOLD_EV,
+        parameters: Mapping[str, Any] | None = None,
+        site: str = "",
+        walltime_s: float | None = None,
+        why: str = "",
+    ) -> dict[str, Any]:
+        """What `catalyst` would take, and what the gate would say; nothing is run. Arguments as `catalyst`.
+
+        Returns:
+            As `estimate`; `known` is also what `catalyst_db` has.
+
+        Raises:
+            NotAllowed: A value is not allowed.
+            NotPermitted: The role may not read the table.
+        """
+        asked = {
+            "structure": structure,
+            "adsorbate": adsorbate,
+            "catalyst": catalyst,
+            "parameters": dict(parameters or {}),
+            "threshold_ev": threshold_ev,
+        }
+        plan = self._planned(caller, asked)
+        known = known_catalyst(self._resources_of(caller.name)[0], plan, accept)
+        if known is None:
+            self._check_plan(caller, plan)
+        found = self.estimate(caller, **_order_of(plan, site=site, walltime_s=walltime_s, why=why))
+        return found if known is None else found | {"known": known.result_uri}
+
+    def _planned(self, caller: Caller, asked: Mapping[str, Any]) -> CatalystPlan:
+        """The run of a catalyst.
+
+        Raises:
+            NotAllowed: A value is not allowed.
+        """
+        structure = asked["structure"]
         with self.gate.recorded(caller, what="catalyst"):
             if not isinstance(structure, str) or not ELEMENT.fullmatch(structure):
                 raise NotAllowed(
@@ -271,24 +333,22 @@ class Core(Registered):
                     do="correct it and ask again",
                 )
             # To plan looks at files that parameters name: none of this machine is to be named at all.
-            check_only_data(self.app("adsorption"), dict(parameters or {}), {})
+            check_only_data(self.app("adsorption"), asked["parameters"], {})
             try:
-                plan = plan_of(asked)
+                return plan_of(asked)
             except BadInput as error:
                 why_not, value = error.message, error.details.get("value")
                 field = next((name for name, one in asked.items() if one == value), "parameters")
                 raise NotAllowed(
                     "contract", why_not, field=field, value=value, do="correct it and ask again"
                 ) from None
-        resources, _ = self._resources_of(caller.name)
-        known = known_catalyst(resources, plan, accept)
-        if known is not None:
-            with self._turn:
-                mine = [run for run in known.runs.values() if self._seen_by(caller, run)]
-            run_id = mine[0] if mine else None
-            return {"state": "found", "run_id": run_id, "error": None, "repair": None} | catalyst_data(
-                known, asked
-            )
+
+    def _check_plan(self, caller: Caller, plan: CatalystPlan) -> None:
+        """See that it can be computed.
+
+        Raises:
+            NotAllowed: A parameter is missing without which the run would fail.
+        """
         with self.gate.recorded(caller, what="catalyst"):
             try:
                 plan.check()
@@ -300,20 +360,6 @@ class Core(Registered):
                     value=plan.manifest.params["engine"],
                     do="give one of them and ask again; nothing was run",
                 ) from None
-        check_may_store(resources)
-        begun = self.run(
-            caller,
-            plan.chain.name,
-            plan.manifest.params,
-            site=site,
-            walltime_s=walltime_s,
-            why=why or f"{plan.catalyst} and {adsorbate}",
-            data_only=True,
-            anywhere=True,
-        )
-        if not self._has_failed(begun["id"]):
-            self.catalysts.follow(begun["id"], caller.name, asked)
-        return self.catalyst_state(caller, begun["id"])
 
     def _seen_by(self, caller: Caller, run: str) -> bool:
         row = self.rows.get(run)
@@ -383,7 +429,7 @@ class Core(Registered):
             row = self._row(caller, identity)
         if row.kind != "run":
             raise BadInput(f"{identity} is a campaign; counters are of one run of it.", value=identity)
-        ledgers = sorted(self.folder.sites.glob(f"{folder_of_site(row.site)}*/jobs.jsonl"))
+        ledgers = self.folder.ledgers(row.site)
         found = counters_of(row, self._workdir(row), ledgers=ledgers, now=self._clock())
         return {"id": row.id, "site": row.site, **found}
 
@@ -431,3 +477,16 @@ class Core(Registered):
             self._triggers.close()
         self._journal.close()
         self._lock_file.release()
+
+
+def _order_of(plan: CatalystPlan, *, site: str, walltime_s: float | None, why: str) -> dict[str, Any]:
+    """The run of a catalyst as `run` and `estimate` take it."""
+    return {
+        "app": plan.chain.name,
+        "params": plan.manifest.params,
+        "site": site,
+        "walltime_s": walltime_s,
+        "why": why or f"{plan.catalyst} and {plan.adsorbate}",
+        "data_only": True,
+        "anywhere": True,
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import hashlib
 import os
 from pathlib import Path
 
@@ -101,6 +102,21 @@ class Folder:
                 found.append(int(read_json(note)["pid"]))
         return found
 
+    def of_site(self, site: str, key: str = "") -> Path:
+        """The folder of a site's workers; no two sites have one.
+
+        Args:
+            site: Its name.
+            key: Of code that came along with a call, whose workers are its own; empty: all others.
+        """
+        name = _folder_name(site)
+        return self.sites / (f"{name}.{key}" if key else name)
+
+    def ledgers(self, site: str) -> list[Path]:
+        """The ledgers of a site's jobs, those of workers for code that came along with a call among them."""
+        name = _folder_name(site)
+        return sorted((*self.sites.glob(f"{name}/jobs.jsonl"), *self.sites.glob(f"{name}.*/jobs.jsonl")))
+
     @property
     def exists(self) -> bool:
         """Whether there is a workspace."""
@@ -168,3 +184,9 @@ class Folder:
                 value=str(self.root),
             )
         return build(Rules, read_toml(self.rules), where=str(self.rules))
+
+
+def _folder_name(site: str) -> str:
+    """A name for the folder of a site, without a dot and what a pattern of names could mean."""
+    plain_name = "".join(c if c.isalnum() or c in "-_" else "-" for c in site) or "site"
+    return plain_name if plain_name == site else f"{plain_name}-{hashlib.sha256(site.encode()).hexdigest()[:8]}"

@@ -19,7 +19,6 @@ from hpcagent.workspace.artifacts import tail_of
 from hpcagent.workspace.campaign_table import CampaignTable, about_campaign, columns_of
 from hpcagent.workspace.enquiries import Enquiries
 from hpcagent.workspace.rows import Row
-from hpcagent.workspace.runs import folder_of_site
 
 __all__ = ["Following"]
 
@@ -203,7 +202,7 @@ class Following(Enquiries):
         self.gate.require(caller, "read")
         found = []
         for site in dict.fromkeys((*self.rules.sites, self.rules.default_site, *self._desk_sites())):
-            for path in sorted(self.folder.sites.glob(f"{folder_of_site(site)}*/jobs.jsonl")):
+            for path in self.folder.ledgers(site):
                 found += [
                     {
                         "site": site,

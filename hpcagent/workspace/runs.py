@@ -46,8 +46,9 @@ from hpcagent.workspace.progress import Progress
 from hpcagent.workspace.records import Records
 from hpcagent.workspace.rows import Row, exit_code, job_facts
 
-__all__ = ["Runs", "folder_of_site", "is_function", "is_ours", "refuse_label", "sandbox_of", "size_of"]
+__all__ = ["ARTIFACT", "Runs", "is_function", "is_ours", "refuse_label", "sandbox_of", "size_of"]
 
+ARTIFACT = "artifact:"
 LIST_MOST = 1000
 LONGEST_SITE = 200
 # Settings that name code: the calculator of the engine `ase`.
@@ -285,13 +286,26 @@ class Runs(Records):
 
     def _file_of(self, caller: Caller, value: Any) -> Any:
         """A file of an earlier run that is named `artifact:RUN/PATH`, as its path; all else as it is."""
-        if not (isinstance(value, str) and value.startswith("artifact:")):
+        if not (isinstance(value, str) and value.startswith(ARTIFACT)):
             return value
-        identity, _, path = value.removeprefix("artifact:").partition("/")
-        row = self._row(caller, identity)
-        folder, inside = folder_and_path(self._workdir(row), row.result or {}, path)
+        folder, inside = self.artifact(caller, value)
         read_piece(folder, inside, 0, 0)  # that it is there, and a file of this run
         return str(folder / inside)
+
+    def artifact(self, caller: Caller, text: str) -> tuple[Path, str]:
+        """The folder of a file that is named `artifact:RUN/PATH`, and its path in it; see `folder_and_path`.
+
+        Args:
+            caller: Who asks.
+            text: The name; PATH is as `artifacts` says it, also `inner/EXECUTION_ID/PATH`.
+
+        Raises:
+            BadInput: There is no such run that the caller may see, or PATH names no inner run of it.
+        """
+        identity, _, path = text.removeprefix(ARTIFACT).partition("/")
+        with self._turn:
+            row = self._row(caller, identity)
+        return folder_and_path(self._workdir(row), row.result or {}, path)
 
     def run(
         self,
@@ -700,10 +714,10 @@ class Runs(Records):
         if self._apart and row.reference.startswith(STORED):
             record = self.store.record(row.reference)
             path, key = record["path"], code_key(record)
-        name = folder_of_site(site) + (f".{key}" if key else "")
-        desk = self._desks.get(name)
+        folder = self.folder.of_site(site, key)
+        desk = self._desks.get(folder.name)
         if desk is None:
-            profile, folder = self._profile(site), self.folder.sites / name
+            profile = self._profile(site)
             said = self._sites_said.setdefault(site, [])
 
             def tell(news: str) -> None:
@@ -715,7 +729,7 @@ class Runs(Records):
                 desk = Kept(profile, folder, retries=retries, tell=tell, path=path)
             else:
                 desk = Desk(profile, folder, self.folder.work, retries=retries, tell=tell)
-            self._desks[name] = desk
+            self._desks[folder.name] = desk
         return desk
 
     def _send(self, row: Row, app: App, manifest: Manifest, taken: Sequence[Mapping[str, Any]]) -> None:
@@ -926,7 +940,7 @@ def _refuse_files(app: App, params: Mapping[str, Any]) -> None:
         NotAllowed: One names a file of a run.
     """
     for name, value in params.items():
-        if isinstance(value, str) and value.startswith("artifact:") and is_ours(app):
+        if isinstance(value, str) and value.startswith(ARTIFACT) and is_ours(app):
             raise NotAllowed(
                 "contract",
                 f"{name} of {app.name} takes no file",
@@ -951,12 +965,6 @@ def refuse_label(label: str, *, field: str = "label") -> None:
             value=unsecret(plain(str(label)[:200])),
             do="give another one",
         )
-
-
-def folder_of_site(site: str) -> str:
-    """The folder of a site; no two sites have one."""
-    plain_name = "".join(c if c.isalnum() or c in "-_" else "-" for c in site) or "site"
-    return plain_name if plain_name == site else f"{plain_name}-{hashlib.sha256(site.encode()).hexdigest()[:8]}"
 
 
 def size_of(folder: Path) -> int:

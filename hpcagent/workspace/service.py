@@ -79,6 +79,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "estimate_campaign": Core.estimate_campaign,
     "repeat": Core.repeat,
     "catalyst": Core.catalyst,
+    "estimate_catalyst": Core.estimate_catalyst,
     "catalyst_state": Core.catalyst_state,
     "rules": Core.rules_said,
     "counters": Core.counters,

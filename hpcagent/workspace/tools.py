@@ -28,6 +28,7 @@ from hpcagent.registry.trials import tried
 from hpcagent.shown import plain
 from hpcagent.workspace.artifacts import read_piece
 from hpcagent.workspace.following import Following
+from hpcagent.workspace.runs import ARTIFACT
 
 __all__ = ["Registered"]
 
@@ -113,16 +114,14 @@ class Registered(Following):
 
     def _text_of(self, caller: Caller, file: str) -> str:
         """The text in a file of a run that the caller may see."""
-        if not file.startswith("artifact:"):
+        if not file.startswith(ARTIFACT):
             raise BadInput(
                 f"{file[:100]!r} is no file of a run: artifact:RUN/PATH. A file of this machine is read by "
                 "whoever registers it, and given as text.",
                 value=file[:100],
             )
-        identity, _, path = file.removeprefix("artifact:").partition("/")
-        with self._turn:
-            row = self._row(caller, identity)
-        piece = read_piece(self._workdir(row), path, 0, LARGEST + 1)
+        folder, path = self.artifact(caller, file)
+        piece = read_piece(folder, path, 0, LARGEST + 1)
         if piece["bytes"] > LARGEST:
             raise BadInput(f"{file[:100]} has {piece['bytes']} bytes; a text of tools has at most {LARGEST}.")
         try:

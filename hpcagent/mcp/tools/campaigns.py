@@ -11,7 +11,7 @@ from hpcagent.campaign.loading import list_configs
 from hpcagent.mcp.callers import Caller
 from hpcagent.mcp.named import named
 from hpcagent.mcp.routes import campaign_uri
-from hpcagent.mcp.serving import Answer, tool
+from hpcagent.mcp.serving import Answer, Price, tool
 from hpcagent.mcp.tools.runs import Site, Why
 from hpcagent.model.base import read_toml
 
@@ -166,7 +166,17 @@ def estimate_campaign(
     )
 
 
-@tool("Start a campaign", scope="runs:write", read_only=False, asks=True)
+def _price(caller: Caller, *, campaign: str, changes: dict[str, Any], site: str, why: str) -> Mapping[str, Any]:
+    return caller.workspace.estimate_campaign(campaign, changes=changes, site=site, data_only=True)
+
+
+@tool(
+    "Start a campaign",
+    scope="runs:write",
+    read_only=False,
+    asks=True,
+    price=Price(_price, 'give changes = {"until.node_hours": ...}'),
+)
 def start_campaign(
     caller: Caller,
     campaign: Which,
@@ -220,7 +230,17 @@ def stop_campaign(caller: Caller, campaign_id: CampaignId) -> CampaignStopping:
     return CampaignStopping(campaign_id=campaign_id, state=found["state"], note=note)
 
 
-@tool("Look for the best point", scope="runs:write", read_only=False, asks=True)
+def _cap(caller: Caller, *, node_hours: float | None, **more: Any) -> Mapping[str, Any]:
+    return {"node_hours_at_most": node_hours}
+
+
+@tool(
+    "Look for the best point",
+    scope="runs:write",
+    read_only=False,
+    asks=True,
+    price=Price(_cap, "give node_hours"),
+)
 def bayesian_optimize(
     caller: Caller,
     objective_function: Annotated[

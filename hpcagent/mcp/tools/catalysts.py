@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -10,8 +11,8 @@ from hpcagent.errors import BadInput
 from hpcagent.materials.filters import Asked
 from hpcagent.materials.query import query_materials_database
 from hpcagent.mcp.callers import Caller
-from hpcagent.mcp.serving import Answer, tool
-from hpcagent.mcp.tools.runs import Handle, RunId, Site, Why, handle_of
+from hpcagent.mcp.serving import Answer, Price, tool
+from hpcagent.mcp.tools.runs import BOUND_BY_WALLTIME, Handle, RunId, Site, Why, handle_of
 
 __all__ = [
     "add_catalyst",
@@ -62,7 +63,21 @@ class Dft(Answer):
     repair: str | None = Field(description="What may help, where it has failed; null: not known.")
 
 
-@tool("Adsorption energy of a catalyst", scope="runs:write", read_only=False, foreign=True, asks=True)
+def _price_of_dft(
+    caller: Caller, *, structure: str, adsorbate: str, engine: str, params: dict[str, Any], **more: Any
+) -> Mapping[str, Any]:
+    values = _joined(params, engine=engine)
+    return caller.workspace.estimate_catalyst(structure, adsorbate, parameters=values, **more)
+
+
+@tool(
+    "Adsorption energy of a catalyst",
+    scope="runs:write",
+    read_only=False,
+    foreign=True,
+    asks=True,
+    price=Price(_price_of_dft, BOUND_BY_WALLTIME),
+)
 def run_dft(
     caller: Caller,
     structure: Annotated[
@@ -117,7 +132,17 @@ def get_dft(caller: Caller, run_id: RunId) -> Dft:
     return Dft(**caller.workspace.catalyst_state(run_id))
 
 
-@tool("Relax a structure", scope="runs:write", read_only=False, asks=True)
+def _price_of_relax(caller: Caller, **arguments: Any) -> Mapping[str, Any]:
+    return caller.workspace.estimate(**_order_of("dft_relax", **arguments))
+
+
+@tool(
+    "Relax a structure",
+    scope="runs:write",
+    read_only=False,
+    asks=True,
+    price=Price(_price_of_relax, BOUND_BY_WALLTIME),
+)
 def optimize_geometry(
     caller: Caller,
     structure: StructureRun,
@@ -139,15 +164,32 @@ def optimize_geometry(
 
     get_status has energy (eV), forces (eV/angstrom) and cell (angstrom); the run is the structure of further runs.
     """
-    values = _joined(params, engine=engine, fmax=fmax, max_steps=max_steps, cell=cell)
-    return handle_of(
-        caller.workspace.run(
-            "dft_relax", values, inputs=[structure], site=site, walltime_s=walltime_s, why=why, data_only=True
-        )
+    order = _order_of(
+        "dft_relax",
+        structure=structure,
+        params=params,
+        site=site,
+        walltime_s=walltime_s,
+        why=why,
+        engine=engine,
+        fmax=fmax,
+        max_steps=max_steps,
+        cell=cell,
     )
+    return handle_of(caller.workspace.run(**order))
 
 
-@tool("Band structure", scope="runs:write", read_only=False, asks=True)
+def _price_of_bands(caller: Caller, **arguments: Any) -> Mapping[str, Any]:
+    return caller.workspace.estimate(**_order_of("dft_bands", **arguments))
+
+
+@tool(
+    "Band structure",
+    scope="runs:write",
+    read_only=False,
+    asks=True,
+    price=Price(_price_of_bands, BOUND_BY_WALLTIME),
+)
 def plot_band_structure(
     caller: Caller,
     structure: StructureRun,
@@ -168,12 +210,33 @@ def plot_band_structure(
 
     get_status has gap, vbm and cbm (eV); the plot is the run's file bands.png, for fetch_artifact.
     """
-    values = _joined(params, engine=engine, path=path, points=points)
-    return handle_of(
-        caller.workspace.run(
-            "dft_bands", values, inputs=[structure], site=site, walltime_s=walltime_s, why=why, data_only=True
-        )
+    order = _order_of(
+        "dft_bands",
+        structure=structure,
+        params=params,
+        site=site,
+        walltime_s=walltime_s,
+        why=why,
+        engine=engine,
+        path=path,
+        points=points,
     )
+    return handle_of(caller.workspace.run(**order))
+
+
+def _order_of(
+    app: str,
+    *,
+    structure: str,
+    params: dict[str, Any],
+    site: str,
+    walltime_s: float | None,
+    why: str,
+    **named: Any,
+) -> dict[str, Any]:
+    """A run of one structure as the workspace takes it, to run or to estimate."""
+    more = {"site": site, "walltime_s": walltime_s, "why": why, "data_only": True}
+    return {"app": app, "params": _joined(params, **named), "inputs": [structure], **more}
 
 
 def _joined(params: dict[str, Any], **named: Any) -> dict[str, Any]:

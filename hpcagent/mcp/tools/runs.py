@@ -16,7 +16,7 @@ from hpcagent.mcp.callers import Caller
 from hpcagent.mcp.named import named, site_name
 from hpcagent.mcp.routes import file_uri, run_uri
 from hpcagent.mcp.said import clean_piece
-from hpcagent.mcp.serving import Answer, tool, uncapped
+from hpcagent.mcp.serving import Answer, Price, tool, uncapped
 from hpcagent.mcp.words import said_in_tool_words
 from hpcagent.model.contract import LONGEST_S
 
@@ -238,6 +238,30 @@ def describe_app(caller: Caller, app: Annotated[str, Field(description="Its name
     )
 
 
+def _order_of(
+    caller: Caller,
+    *,
+    kind: str,
+    params: LammpsParams | Mapping[str, Any],
+    settings: Mapping[str, Any],
+    resources: Mapping[str, Any],
+    **more: Any,
+) -> dict[str, Any]:
+    """Arguments of run_job as the workspace takes them, to run or to estimate."""
+    app, values = kind_of(kind, params, caller)
+    whole = {"settings": settings or None, "resources": resources or None, "data_only": True}
+    return {"app": app, "params": values, **more, **whole}
+
+
+def price_of_run(caller: Caller, **arguments: Any) -> Mapping[str, Any]:
+    """The estimate of what run_job would do with these arguments; nothing is run.
+
+    Raises:
+        NotAllowed: One of them is not allowed.
+    """
+    return caller.workspace.estimate(**_order_of(caller, **arguments))
+
+
 @tool("What it would take")
 def estimate(
     caller: Caller,
@@ -256,20 +280,19 @@ def estimate(
 
     Takes what run_job takes, and checks the same.
     """
-    app, values = kind_of(kind, params, caller)
     return Estimate(
-        **caller.workspace.estimate(
-            app,
-            values,
+        **price_of_run(
+            caller,
+            kind=kind,
+            params=params,
             site=site,
             seed=seed,
             inputs=inputs,
             walltime_s=walltime_s,
-            settings=settings or None,
-            resources=resources or None,
+            settings=settings,
+            resources=resources,
             again=again,
             anywhere=anywhere,
-            data_only=True,
         )
     )
 
@@ -288,7 +311,17 @@ class Estimate(Answer):
     known: str | None = Field(description="A run that has done this very work.")
 
 
-@tool("Run an app", scope="runs:write", read_only=False, idempotent=False, asks=True)
+BOUND_BY_WALLTIME = "give walltime_s"
+
+
+@tool(
+    "Run an app",
+    scope="runs:write",
+    read_only=False,
+    idempotent=False,
+    asks=True,
+    price=Price(price_of_run, BOUND_BY_WALLTIME),
+)
 def run_job(
     caller: Caller,
     kind: Kind,
@@ -309,23 +342,21 @@ def run_job(
 
     lammps: solid argon, 864 atoms; synthetic: a landscape that costs nothing; else an app of list_apps.
     """
-    app, values = kind_of(kind, params, caller)
-    return handle_of(
-        caller.workspace.run(
-            app,
-            values,
-            site=site,
-            seed=seed,
-            inputs=inputs,
-            walltime_s=walltime_s,
-            settings=settings or None,
-            resources=resources or None,
-            why=why,
-            again=again,
-            anywhere=anywhere,
-            data_only=True,
-        )
+    order = _order_of(
+        caller,
+        kind=kind,
+        params=params,
+        site=site,
+        seed=seed,
+        inputs=inputs,
+        walltime_s=walltime_s,
+        settings=settings,
+        resources=resources,
+        why=why,
+        again=again,
+        anywhere=anywhere,
     )
+    return handle_of(caller.workspace.run(**order))
 
 
 PHASES = {"completed": "finished", "failed": "error", "stopped": "error", "cancelled": "error"}

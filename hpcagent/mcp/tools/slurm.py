@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from hpcagent.mcp.callers import Caller
 from hpcagent.mcp.named import named
-from hpcagent.mcp.serving import Answer, tool
-from hpcagent.mcp.tools.runs import Again, Anywhere, Handle, RunId, SiteName, Why, handle_of
+from hpcagent.mcp.serving import Answer, Price, tool
+from hpcagent.mcp.tools.runs import BOUND_BY_WALLTIME, Again, Anywhere, Handle, RunId, SiteName, Why, handle_of
 
 __all__ = ["SlurmSpec", "get_node_counters", "submit_slurm"]
 
@@ -41,7 +42,36 @@ class SlurmSpec(BaseModel):
     anywhere: Anywhere = False
 
 
-@tool("Run an app on Slurm", scope="runs:write", read_only=False, idempotent=False, asks=True)
+def _order_of(caller: Caller, spec: SlurmSpec) -> dict[str, Any]:
+    """A run as the workspace takes it, to run or to estimate."""
+    return {
+        "app": named(spec.app, caller.workspace),
+        "params": spec.params,
+        "site": spec.site,
+        "site_kind": "slurm",
+        "seed": spec.seed,
+        "inputs": spec.inputs,
+        "walltime_s": spec.walltime_s,
+        "resources": {"nodes": spec.nodes, "ranks_per_node": spec.ranks_per_node},
+        "why": spec.why,
+        "again": spec.again,
+        "anywhere": spec.anywhere,
+        "data_only": True,
+    }
+
+
+def _price(caller: Caller, spec: SlurmSpec) -> Mapping[str, Any]:
+    return caller.workspace.estimate(**_order_of(caller, spec))
+
+
+@tool(
+    "Run an app on Slurm",
+    scope="runs:write",
+    read_only=False,
+    idempotent=False,
+    asks=True,
+    price=Price(_price, BOUND_BY_WALLTIME),
+)
 def submit_slurm(
     caller: Caller, spec: Annotated[SlurmSpec, Field(description="What runs, where, on how many nodes.")]
 ) -> Handle:
@@ -49,22 +79,7 @@ def submit_slurm(
 
     It goes into a job of the site's profile; several runs may share one. Follow it by get_status.
     """
-    return handle_of(
-        caller.workspace.run(
-            named(spec.app, caller.workspace),
-            spec.params,
-            site=spec.site,
-            site_kind="slurm",
-            seed=spec.seed,
-            inputs=spec.inputs,
-            walltime_s=spec.walltime_s,
-            resources={"nodes": spec.nodes, "ranks_per_node": spec.ranks_per_node},
-            why=spec.why,
-            again=spec.again,
-            anywhere=spec.anywhere,
-            data_only=True,
-        )
-    )
+    return handle_of(caller.workspace.run(**_order_of(caller, spec)))
 
 
 class Counters(Answer):

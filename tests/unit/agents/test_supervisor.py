@@ -343,6 +343,49 @@ def test_node_hours_bound_what_is_started(supervisor, workspace):
     assert workspace.list()["runs"] == []
 
 
+def refused_by_a_budget(supervisor, tool, node_hours, **arguments):
+    """Why a call was refused under a budget; empty: it was not."""
+    script = Script(
+        supervisor=[call("delegate", agent="ann", task="run it"), "Done."], ann=[call(tool, **arguments), "done"]
+    )
+    pool = [Specialist("ann", "You run.", (tool,))]
+    boss = supervisor(script, limits=Limits(node_hours=node_hours), specialists=lambda: pool)
+    return boss.ask("run it").calls[0].refused
+
+
+@pytest.mark.parametrize("more", [{"seed": 7}, {"again": True}], ids=str)
+def test_a_new_run_of_a_known_app_costs_what_a_new_run_costs(supervisor, workspace, more):
+    asked = {**SYNTHETIC, "walltime_s": 60}
+    run = workspace.run("synthetic", {"x": 0.3, "y": 0.2})
+    assert workspace.wait(run["id"], 60)["state"] == "completed"
+    assert "may take 0 node-hours" in refused_by_a_budget(supervisor, "run_job", 0.0, **asked, **more)
+    assert refused_by_a_budget(supervisor, "run_job", 0.0, **asked) == ""
+    found = workspace.list()["runs"]
+    assert [one["id"] for one in found] == [run["id"]]
+
+
+def test_an_app_that_takes_runs_is_priced_with_them(supervisor, workspace):
+    run = workspace.run("build_crystal", {"name": "Cu"})
+    assert workspace.wait(run["id"], 60)["state"] == "completed"
+    asked = {"kind": "deform", "params": {}, "walltime_s": 36, "inputs": [run["id"]]}
+    assert "may take 0.001 node-hours" in refused_by_a_budget(supervisor, "run_job", 0.001, **asked)
+    assert refused_by_a_budget(supervisor, "run_job", 0.02, **asked) == ""
+    # Of the same app by its own name: what is known costs nothing, what is not is not bounded.
+    assert refused_by_a_budget(supervisor, "deform", 0.0, inputs=[run["id"]]) == ""
+    assert "nothing bounds" in refused_by_a_budget(
+        supervisor, "deform", 0.02, inputs=[run["id"]], volume_ratio=1.01
+    )
+
+
+def test_a_computation_of_a_catalyst_is_priced_with_its_walltime(supervisor, workspace):
+    params = {"relax": "none", "layers": 2, "site": "fcc"}
+    asked = {"structure": "Pt", "adsorbate": "O", "engine": "emt", "params": params}
+    assert "nothing bounds" in refused_by_a_budget(supervisor, "run_dft", 0.1, **asked)
+    assert "may take 0.01 node-hours" in refused_by_a_budget(supervisor, "run_dft", 0.01, **asked, walltime_s=60)
+    assert workspace.list()["runs"] == []
+    assert refused_by_a_budget(supervisor, "run_dft", 0.1, **asked, walltime_s=60) == ""
+
+
 def test_what_has_no_price_is_refused_under_a_budget(supervisor, workspace):
     script = Script(
         supervisor=[call("delegate", agent="runner", task="repeat it"), "No."],

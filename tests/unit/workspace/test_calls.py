@@ -27,7 +27,7 @@ from hpcagent.store.journal import read_events
 from hpcagent.workspace.app_store import asked, packed
 from hpcagent.workspace.core import Core
 from hpcagent.workspace.folder import Folder
-from hpcagent.workspace.runs import folder_of_site, is_ours
+from hpcagent.workspace.runs import is_ours
 from hpcagent.workspace.took import Took, lengths_of
 
 PATIENCE_S = 120
@@ -438,7 +438,9 @@ def test_every_label_of_the_same_work_is_found_again(core):
 
 def test_no_two_sites_share_a_folder():
     names = ["gpu node", "gpu-node", "gpu.node", "laptop", "/a/laptop.toml", "/b/laptop.toml"]
-    assert len({folder_of_site(name) for name in names}) == len(names) and folder_of_site("laptop") == "laptop"
+    folder = Folder(Path("ws"))
+    assert len({folder.of_site(name) for name in names}) == len(names)
+    assert folder.of_site("laptop") == Path("ws/sites/laptop")
 
 
 def test_a_page_after_a_run_that_is_not_there_is_refused(core):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -275,6 +276,27 @@ def test_a_file_of_a_run_is_registered_and_no_file_of_the_machine(core, tmp_path
     ):
         with pytest.raises(BadInput):
             core.register_tool(by(core, "ada"), file=path)
+
+
+def test_a_file_of_an_inner_run_is_registered_by_the_path_that_fetch_reads(core):
+    approved(
+        core,
+        tool(
+            "Path('made.py').write_text(TEXT)\nreturn Path('made.py')",
+            name="writer",
+            returns="Path",
+            imports=f"from pathlib import Path\n\nTEXT = {HALF!r}",
+        ),
+    )
+    inner = ended(core, "writer", {})
+    outer = core.run(by(core, "ada"), "synthetic", {"x": 0.3})["id"]
+    core.wait(by(core, "ada"), outer, 60)
+    chain, part = core.rows[outer], core.rows[inner["id"]].execution_id
+    chain.result = {**chain.result, "parts": [{"execution_id": part}]}
+    path = f"inner/{part}/{inner['artifacts']['writer']}"
+    assert base64.b64decode(core.fetch(by(core, "ada"), outer, path)["data"]).decode() == HALF
+    (card,) = core.register_tool(by(core, "ada"), file=f"artifact:{outer}/{path}")["tools"]
+    assert card["name"] == "half"
 
 
 def test_an_edited_tool_is_tried_again_and_an_old_version_still_runs(core):

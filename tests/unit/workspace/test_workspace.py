@@ -915,6 +915,20 @@ def test_what_somebody_tells_a_trigger_is_data(root):
     core.close()
 
 
+def test_what_somebody_tells_a_trigger_of_a_campaign_names_no_file(root):
+    (root / "triggers.toml").write_text(
+        '[[triggers]]\nname = "asks"\nwhen = "on_comment_added"\n'
+        'then = {campaign = "synthetic", arguments = {"fixed.x" = {from = "text"}}}\n'
+    )
+    core = Core(root)
+    core.tell(me(core), event="on_comment_added", payload={"on": "r-1", "text": "notes.txt"})
+    core.look()
+    assert not core.rows
+    refused = [e for e in read_events(root / "journal.jsonl") if e["event"] == "refused"]
+    assert [(e.get("field"), "could name a file" in e["why"]) for e in refused] == [("fixed.x", True)]
+    core.close()
+
+
 def test_contexts_and_resources_of_a_workspace_are_shared_in_the_callers_role(workspace, root):
     from hpcagent.contexts import put
 
