@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from hpcagent.campaign.loading import list_configs
-from hpcagent.errors import BadInput, HpcAgentError, NotPermitted
+from hpcagent.errors import BadInput, HpcAgentError, NotPermitted, NotThere
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.mcp.named import named
 from hpcagent.mcp.said import clean
@@ -125,8 +125,10 @@ async def _said(answer: Callable[[], Any]) -> Response:
         return JSONResponse(clean({"error": error.message, **said, "fields": fields}), status)
     except NotPermitted as error:
         return JSONResponse(clean({"error": error.message}), 403)
+    except NotThere as error:
+        return JSONResponse(clean({"error": error.message}), 404)
     except BadInput as error:
-        return JSONResponse(clean({"error": error.message}), 404 if "there is no" in error.message else 400)
+        return JSONResponse(clean({"error": error.message}), 400)
     except HpcAgentError as error:
         return JSONResponse(clean({"error": error.message}), 503)
     return JSONResponse(found)
