@@ -156,8 +156,16 @@ class _Api:
             counters = self._ws.counters(at["id"])
             names = ("node", "cpu_s", "cpu_use_percent", "max_rss_bytes", "cores_held", "jobs")
             found["counters"] = {name: counters[name] for name in names}
-            found["param_units"] = units_of(found["app"])
+            found["param_units"] = units_of(found["app"]) or self._units_of_tool(found["app"], found["version"])
         return clean(found)
+
+    def _units_of_tool(self, app: str, version: str) -> dict[str, str]:
+        """Units of a registered tool's parameters; empty where that version is not here any more."""
+        try:
+            contract = Contract.model_validate(self._ws.describe(f"{app}@{version}"))
+        except BadInput:
+            return {}
+        return {p.name: p.unit for p in contract.space.parameters}
 
     def files(self, at: Mapping[str, str], query: Mapping[str, str]) -> Any:
         found = self._ws.artifacts(at["id"])
@@ -192,6 +200,7 @@ class _Api:
                 "description": contract.description,
                 "schema": input_schema(contract),
                 "inputs": list(contract.inputs),
+                "walltime_s": contract.resources.walltime_s,
                 "varied": [p.name for p in contract.space.parameters if p.kind != "text" and p.low != p.high],
                 "metrics": [
                     {"name": m.name, "unit": m.unit, "direction": m.direction, "description": m.description}
