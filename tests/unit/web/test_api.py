@@ -13,6 +13,7 @@ def test_a_form_is_made_of_the_contract(page):
     timestep = found["schema"]["properties"]["timestep"]
     assert (timestep["unit"], timestep["minimum"], timestep["maximum"]) == ("ps", 0.00025, 0.03)
     assert {m["name"]: m["unit"] for m in found["metrics"]}["ns_per_day"] == "ns/day"
+    assert (found["walltime_s"], page.get("apps/synthetic")["walltime_s"]) == (300.0, None)
     assert "lj_argon" in {one["name"] for one in page.get("apps")["apps"]}
 
 
