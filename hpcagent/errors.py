@@ -2,6 +2,7 @@
 
     HpcAgentError
     ├── BadInput            something a person wrote is wrong: a file, a key, a value (exit code 2)
+    │   └── NotThere        what was asked for by its name is not there, or not for the caller
     ├── NotPermitted        a role may not do that with a resource (exit code 2)
     ├── NoSite              an app was called with neither a site nor a Parsl configuration open
     ├── SiteFailed          the site could not start, or stopped working
@@ -52,6 +53,7 @@ __all__ = [
     "Interrupted",
     "NoSite",
     "NotPermitted",
+    "NotThere",
     "RunDirChanged",
     "RunDirGone",
     "RunDirLocked",
@@ -122,6 +124,10 @@ class BadInput(HpcAgentError, ValueError):
     """Something a person wrote is wrong. Nothing was started or changed."""
 
     exit_code = 2
+
+
+class NotThere(BadInput):
+    """What was asked for by its name or id is not there, or the caller may not see it. Nothing was changed."""
 
 
 class NoSite(HpcAgentError):

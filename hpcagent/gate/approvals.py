@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from hpcagent.errors import BadInput
+from hpcagent.errors import BadInput, NotThere
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.request import Request
 
@@ -213,7 +213,7 @@ class Approvals:
         """
         one = self._all.get(identity)
         if one is None:
-            raise BadInput(
+            raise NotThere(
                 f"there is no approval {identity!r}; `hpcagent workspace approvals` lists them.", value=identity
             )
         return one.at(self._clock())

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcagent.errors import BadInput, HpcAgentError, nearest
+from hpcagent.errors import BadInput, HpcAgentError, NotThere, nearest
 from hpcagent.model.base import read_json
 from hpcagent.model.texts import checked_name
 from hpcagent.registry.files import read_own, write_record
@@ -74,7 +74,7 @@ class Agents:
             BadInput: There is none of that name.
         """
         if not self._there(name):
-            raise BadInput(f"there is no agent {name!r}; {nearest(name, self._names())}", value=name)
+            raise NotThere(f"there is no agent {name!r}; {nearest(name, self._names())}", value=name)
         return self._seen(name)
 
     def add(self, name: str, role: str, *, tools: tuple[str, ...] = (), by: str, origin: str = "") -> SeenAgent:

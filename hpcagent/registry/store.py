@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.apps.sandbox.record import Tier
-from hpcagent.errors import BadInput, HpcAgentError
+from hpcagent.errors import BadInput, HpcAgentError, NotThere
 from hpcagent.model.base import read_json
 from hpcagent.model.texts import checked_name
 from hpcagent.registry.checked import check_whole, of_tool
@@ -157,7 +157,7 @@ class Tools:
             BadInput: There is none of that name.
         """
         if not self.has(name):
-            raise BadInput(f"there is no tool {name!r}; list_tools has those that there are.", value=name)
+            raise NotThere(f"there is no tool {name!r}; list_tools has those that there are.", value=name)
         return self._see(name)
 
     def text(self, name: str, version: str = "") -> str:
@@ -285,7 +285,7 @@ class Tools:
         with self._held():
             seen = self._see(name, locked=True) if self.has(name) else None
             if seen is None:
-                raise BadInput(f"there is no tool {name!r}; list_tools has those that there are.", value=name)
+                raise NotThere(f"there is no tool {name!r}; list_tools has those that there are.", value=name)
             record = seen.record
             if sha256 and not _WHOLE_DIGEST.match(sha256):
                 raise BadInput(
@@ -475,7 +475,7 @@ class Tools:
             and not os.path.lexists(path.with_name(f"{name}@{version}.py"))
             and end == "json"
         ):
-            raise BadInput(f"there is no version {version} of the tool {name} that was approved.", value=version)
+            raise NotThere(f"there is no version {version} of the tool {name} that was approved.", value=version)
         return path
 
     @staticmethod

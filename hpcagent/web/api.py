@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from hpcagent.campaign.loading import list_configs
-from hpcagent.errors import BadInput, HpcAgentError, NotPermitted
+from hpcagent.errors import BadInput, HpcAgentError, NotPermitted, NotThere
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.mcp.named import named
 from hpcagent.mcp.said import clean
@@ -125,8 +125,10 @@ async def _said(answer: Callable[[], Any]) -> Response:
         return JSONResponse(clean({"error": error.message, **said, "fields": fields}), status)
     except NotPermitted as error:
         return JSONResponse(clean({"error": error.message}), 403)
+    except NotThere as error:
+        return JSONResponse(clean({"error": error.message}), 404)
     except BadInput as error:
-        return JSONResponse(clean({"error": error.message}), 404 if "there is no" in error.message else 400)
+        return JSONResponse(clean({"error": error.message}), 400)
     except HpcAgentError as error:
         return JSONResponse(clean({"error": error.message}), 503)
     return JSONResponse(found)
@@ -154,8 +156,16 @@ class _Api:
             counters = self._ws.counters(at["id"])
             names = ("node", "cpu_s", "cpu_use_percent", "max_rss_bytes", "cores_held", "jobs")
             found["counters"] = {name: counters[name] for name in names}
-            found["param_units"] = units_of(found["app"])
+            found["param_units"] = units_of(found["app"]) or self._units_of_tool(found["app"], found["version"])
         return clean(found)
+
+    def _units_of_tool(self, app: str, version: str) -> dict[str, str]:
+        """Units of a registered tool's parameters; empty where that version is not here any more."""
+        try:
+            contract = Contract.model_validate(self._ws.describe(f"{app}@{version}"))
+        except BadInput:
+            return {}
+        return {p.name: p.unit for p in contract.space.parameters}
 
     def files(self, at: Mapping[str, str], query: Mapping[str, str]) -> Any:
         found = self._ws.artifacts(at["id"])
@@ -190,6 +200,7 @@ class _Api:
                 "description": contract.description,
                 "schema": input_schema(contract),
                 "inputs": list(contract.inputs),
+                "walltime_s": contract.resources.walltime_s,
                 "varied": [p.name for p in contract.space.parameters if p.kind != "text" and p.low != p.high],
                 "metrics": [
                     {"name": m.name, "unit": m.unit, "direction": m.direction, "description": m.description}

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from hpcagent.errors import BadInput, in_brief
+from hpcagent.errors import BadInput, NotThere, in_brief
 from hpcagent.shown import plain
 
 __all__ = ["list_files", "read_piece", "tail_of"]
@@ -66,7 +66,7 @@ def opened(folder: Path, path: str) -> int:
         # Not blocking: a pipe that nobody writes would keep the service.
         file = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=here)
     except OSError as error:
-        raise BadInput(
+        raise NotThere(
             f"the run has no file {in_brief(path)} that can be read ({error.strerror}); links are not followed.",
             value=path,
         ) from None

@@ -15,7 +15,7 @@ from hpcagent.campaign.recorded import Snapshot, snapshot
 from hpcagent.campaign.sweep_runs import PlannedRuns
 from hpcagent.contexts.calls import again
 from hpcagent.contexts.document import Call, Document
-from hpcagent.errors import BadInput, HpcAgentError, StoreFull
+from hpcagent.errors import BadInput, HpcAgentError, NotThere, StoreFull
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Caller
 from hpcagent.model.records import Manifest
@@ -209,7 +209,7 @@ class Enquiries(Campaigns):
 
     def get_answer(self, caller: Caller, handle: str, *, timeout_s: float = 0.0) -> dict[str, Any]:
         """The answer of a handle, for whoever may see its campaign; fields as `ask_later`."""
-        unknown = BadInput(
+        unknown = NotThere(
             f"there is no answer {handle[:80]!r}; ask again for what it was about.", value=handle[:80]
         )
         try:

@@ -11,7 +11,7 @@ from typing import Any
 
 from hpcagent.campaign.loading import load_run
 from hpcagent.campaign.record import Campaign
-from hpcagent.errors import BadInput, HpcAgentError
+from hpcagent.errors import BadInput, HpcAgentError, NotThere
 from hpcagent.gate.rules import Caller
 from hpcagent.sites.ledger import read_ledger
 from hpcagent.store.journal import event_in
@@ -155,7 +155,7 @@ class Following(Enquiries):
             table.look()
             found = table.rows.get(run)
             if found is None:
-                raise BadInput(f"the campaign {identity} has no run {run[:80]!r}.", value=run[:80])
+                raise NotThere(f"the campaign {identity} has no run {run[:80]!r}.", value=run[:80])
             state = found["state"] or ("waiting" if row.over else "running")
             found = {**found, "state": state}
         folder = self._workdir(row)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.elsewhere.detach import Spawned, spawned
-from hpcagent.errors import BadInput, HpcAgentError
+from hpcagent.errors import BadInput, HpcAgentError, NotThere
 from hpcagent.model.base import canonical_json, read_json
 from hpcagent.store.files import make_folder, refusing_clearly, write_whole
 from hpcagent.store.rundir import holder
@@ -172,7 +172,7 @@ class Questions:
         with self._turn:
             found = self._known.get(handle) if HANDLE.fullmatch(handle) else None
         if found is None:
-            raise BadInput(
+            raise NotThere(
                 f"there is no answer {handle[:80]!r}: a handle is what a call has returned, and is kept for "
                 f"{KEPT_S / 86400:g} days. Ask again.",
                 value=handle[:80],

@@ -11,7 +11,7 @@ from typing import Any
 from hpcagent.apps.sandbox.tiers import tiers
 from hpcagent.contexts.admitted import unsecret
 from hpcagent.contexts.events import EVERYONE, Events, Told
-from hpcagent.errors import BadInput, HpcAgentError, RunDirLocked, StoreError, in_brief
+from hpcagent.errors import HpcAgentError, NotThere, RunDirLocked, StoreError, in_brief
 from hpcagent.gate.accounts import Accounts
 from hpcagent.gate.approvals import Approval, Approvals
 from hpcagent.gate.gate import Admission, Gate, refuse_secret
@@ -480,7 +480,7 @@ class Records:
     def _row(self, caller: Caller, identity: str) -> Row:
         row = self.rows.get(identity)
         if row is None or not self.gate.sees(caller, row.owner):
-            raise BadInput(f"there is no run {identity!r}; `hpcagent workspace list` shows yours.", value=identity)
+            raise NotThere(f"there is no run {identity!r}; `hpcagent workspace list` shows yours.", value=identity)
         return row
 
     def _row_or_work(self, caller: Caller, identity: str) -> Row:

@@ -96,7 +96,7 @@ export function campaign(store, id, announce) {
           standing = await get(`campaign/${encodeURIComponent(id)}`);
           pace = Math.max(3000, 15 * (Date.now() - asking)); // of very many runs it takes the service a while
           if (!ended) draw();
-          if (standing.answer_state === "running" && !ended) setTimeout(() => { asking = 0; read(); }, 1500);
+          if (working() && !ended) setTimeout(() => { asking = 0; read(); }, 1500);
         }
       } while (again && !ended);
     } catch (error) {
@@ -107,6 +107,8 @@ export function campaign(store, id, announce) {
   }
 
   const row = () => store.rows.get(id);
+  // Of a campaign that has ended, an answer of all its runs follows; one that goes on is asked again with its next run.
+  const working = () => standing.answer_state === "running" || (standing.answer_handle && row()?.state !== "running");
 
   function draw() {
     head();
@@ -201,9 +203,26 @@ export function campaign(store, id, announce) {
     const failed = Object.values(t.failures).reduce((a, b) => a + b, 0);
     fill(parts.tiles, h("div", { class: "tiles" },
       h("div", { class: "tile" }, h("div", { class: "soft" }, "Runs"), h("div", { class: "figure" }, num(t.done), most ? h("span", { class: "of" }, ` of ${num(most)}`) : ""), meter(most ? t.done / most : null, "Runs that have ended")),
-      h("div", { class: "tile" }, h("div", { class: "soft" }, `Best ${metric.name}`), h("div", { class: "figure" }, best ? withError(best.metrics[metric.name], best.uncertainty[metric.name]) : "–", best && h("span", { class: "of" }, unit(metric.unit))), h("div", { class: "soft small" }, best ? `of ${standing.answer_of_runs ?? t.done} runs${best.probability_feasible == null ? "" : `; keeps the limits with ${percent(best.probability_feasible)}`}` : standing?.answer_state === "running" ? "being worked out" : "none yet")),
+      h("div", { class: "tile" }, h("div", { class: "soft" }, `Best ${metric.name}`), h("div", { class: "figure" }, best ? goalText(best, metric) : "–", best && h("span", { class: "of" }, unit(metric.unit))), h("div", { class: "soft small" }, best ? aboutBest(best, metric, t) : standing?.answer_state === "running" ? "being worked out" : "none yet")),
       h("div", { class: "tile" }, h("div", { class: "soft" }, "Node-hours"), h("div", { class: "figure" }, hours(spent), cap ? h("span", { class: "of" }, ` of ${num(cap, 3)}`) : ""), cap ? meter(spent / cap, "Node-hours of the cap") : h("div", { class: "soft small" }, "no cap was set")),
       h("div", { class: "tile" }, h("div", { class: "soft" }, "Failed"), h("div", { class: "figure" }, num(failed)), h("div", { class: "soft small" }, t.done ? `${num(100 * failed / t.done, 2)} % of those that ended` : "none has ended"))));
+  }
+
+  // What the models of all runs expect there, with its error; where there are none, what the runs there have measured.
+  function goalText(best, metric) {
+    if (best.expected?.[metric.name] !== undefined) return withError(best.expected[metric.name], best.expected_error[metric.name]);
+    return withError(best.metrics[metric.name], best.uncertainty[metric.name]);
+  }
+
+  function aboutBest(best, metric, totals) {
+    const of = standing.answer_of_runs ?? totals.done, count = `${num(of)} run${of === 1 ? "" : "s"}`;
+    const how = best.estimated?.includes(metric.name) ? "estimated from CPU time" : "measured";
+    const modelled = best.expected?.[metric.name] !== undefined;
+    const said = modelled ? `by the models of ${count}; ${how} there: ${withError(best.metrics[metric.name], best.uncertainty[metric.name])}${unit(metric.unit)}` : `${how}; best of ${count}`;
+    const sure = (modelled ? best.expected_error : best.uncertainty)?.[metric.name] > 0 ? "" : "; its error is not known";
+    const limits = !runs.about.limits.length || best.probability_feasible == null ? "" : `; keeps the limits with ${percent(best.probability_feasible)}`;
+    const newer = of < totals.done && (standing.answer_handle || standing.answer_state === "running") ? `; that of all ${num(totals.done)} runs is being worked out` : "";
+    return `${said}${sure}${limits}${newer}`;
   }
 
   function answer(metric) {

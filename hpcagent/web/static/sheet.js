@@ -44,6 +44,31 @@ function log(found) {
   return h("section", {}, h("h3", {}, "Log, the last lines"), lines.length ? h("pre", { tabindex: "0", "aria-label": "The last lines of the log" }, lines.join("\n")) : h("p", { class: "soft" }, "Nothing was logged, or nothing is left of it."));
 }
 
+// Files of a run. What is shown of each is what another run takes as a file: artifact:RUN/PATH.
+async function files(mine, place, run) {
+  try {
+    const found = await get(`run/${encodeURIComponent(run)}/files`);
+    if (mine.ended) return;
+    fill(place, h("summary", {}, `Files (${num(found.files.length + found.more)})`), h("p", { class: "soft small" }, "A parameter of another run that is a file takes one of these texts."),
+      h("ul", { class: "files" }, found.files.map((f) => h("li", {}, h("code", {}, `artifact:${run}/${f.path}`), h("span", { class: "soft small" }, ` ${bytes(f.bytes)} `), copy(`artifact:${run}/${f.path}`)))),
+      found.more > 0 && h("p", { class: "soft small" }, `and ${num(found.more)} more: hpcagent workspace files ${run}`));
+  } catch (error) {
+    fill(place, h("summary", {}, "Files"), h("p", { class: "error" }, error.message));
+  }
+}
+
+function copy(text) {
+  const button = h("button", { type: "button", class: "link", "aria-label": `Copy ${text}`, onclick: async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = "Copied";
+    } catch {
+      button.textContent = "Select the text and copy it: the browser does not let the page";
+    }
+  } }, "Copy");
+  return button;
+}
+
 const cost = (c) => c && [["Wall time", span(c.wall_s)], ["Node-hours", num(c.node_hours)], ["CPU time", c.cpu_s == null ? null : span(c.cpu_s)]];
 
 // A run of a campaign.
@@ -78,6 +103,7 @@ export async function showCampaignRun(campaign, row, about) {
 // A single run of the workspace.
 export async function showRun(row, store) {
   const mine = sheet(row.label || row.app, row.state);
+  const kept = h("details", { id: "files", ontoggle: () => { if (kept.open) files(mine, kept, row.id); } }, h("summary", {}, "Files"));
   const show = async () => {
     let found;
     try {
@@ -98,7 +124,7 @@ export async function showRun(row, store) {
       failure(found.failure), Object.keys(found.metrics).length > 0 && metrics(found), point(found.params, found.param_units),
       facts([["App", `${found.app} ${found.version}`], ["Site", found.site], ["Asked by", found.owner], ["Asked", when(found.asked_at)], ["Ended", found.ended_at ? when(found.ended_at) : null], ...(cost(found.cost) ?? []), ["Expected node-hours", num(found.estimated_node_hours)], ["Node", c.node], ["CPU use", c.cpu_use_percent == null ? null : `${num(c.cpu_use_percent, 3)} %`], ["Memory at most", c.max_rss_bytes ? bytes(c.max_rss_bytes) : null], ["Approval", found.approval], ["Run", h("code", {}, found.id)]]),
       c.jobs?.length > 0 && h("section", {}, h("h3", {}, "Jobs of its site meanwhile"), h("ul", {}, c.jobs.map((j) => h("li", {}, `${j.scheduler} ${j.job_id ?? ""}: ${j.state}${j.nodes ? `, ${j.nodes} node(s)` : ""}`)))),
-      found.notes?.length > 0 && h("section", {}, h("h3", {}, "Notes"), h("ul", {}, found.notes.map((n) => h("li", {}, n)))), log(found), said, going && store.may("run") && cancel);
+      found.notes?.length > 0 && h("section", {}, h("h3", {}, "Notes"), h("ul", {}, found.notes.map((n) => h("li", {}, n)))), log(found), kept, said, going && store.may("run") && cancel);
   };
   await show();
   const leave = store.listen((kinds) => {

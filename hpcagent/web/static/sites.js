@@ -22,8 +22,9 @@ export function sites(store) {
   function update(kinds) {
     if (has(kinds, "runs")) {
       const all = [...store.rows.values()];
-      fill(cards, (store.sites ?? []).map((s) => h("article", { class: "card" }, h("div", { class: "card-head" }, h("strong", {}, s.name), h("span", { class: "soft small" }, [s.kind, s.default && "default"].filter(Boolean).join(" · "))), h("p", { class: "soft" }, s.description),
-        h("p", { class: "small" }, [`${all.filter((r) => r.site === s.name && r.state === "running").length} running`, s.usd_per_node_hour == null ? null : `${num(s.usd_per_node_hour)} USD a node-hour`, ...(s.blocks ?? []).map((b) => `jobs of ${b.nodes ?? 1} node(s)${b.walltime_s ? ` for ${span(b.walltime_s)}` : ""}`)].filter(Boolean).join(" · ")))));
+      const used = (s) => all.some((r) => r.site === s.name) || s.default;
+      fill(cards, [...(store.sites ?? [])].sort((a, b) => used(b) - used(a)).map((s) => h("article", { class: "card" }, h("div", { class: "card-head" }, h("strong", {}, s.name), h("span", { class: "soft small" }, [s.kind, s.default && "default"].filter(Boolean).join(" · "))), h("p", { class: "soft" }, s.description),
+        h("p", { class: "small" }, [`${all.filter((r) => r.site === s.name && r.state === "running").length} running`, s.usd_per_node_hour == null ? null : `${num(s.usd_per_node_hour)} USD a node-hour`, ...new Set((s.blocks ?? []).map((b) => `jobs of ${b.nodes ?? 1} node${(b.nodes ?? 1) === 1 ? "" : "s"}${b.walltime_s ? ` for ${span(b.walltime_s)}` : ""}`))].filter(Boolean).join(" · ")))));
     }
     if (has(kinds, "news")) fill(rules, h("h2", {}, "Rules"), store.rules?.length ? h("ul", {}, store.rules.map((r) => h("li", {}, r))) : h("p", { class: "soft" }, "workspace.toml sets no quota and asks nobody."), store.news.length > 0 && [h("h2", {}, "News of the service"), h("ul", {}, [...store.news].reverse().map((n) => h("li", {}, n)))]);
     if (Date.now() - asked > 10000) read();

@@ -75,9 +75,12 @@ export function start(store, chosen, announce) {
       fill(el, empty("Not yours to start", `The role ${store.me.role} may look, but not run.`));
       return;
     }
-    apps = (await get("apps")).apps;
-    const select = h("select", { id: "app", onchange: () => show(select.value) }, h("option", { value: "" }, "Choose an app …"), apps.map((a) => h("option", { value: a.name, selected: a.name === chosen }, a.name)));
-    appField = h("div", { class: "field" }, h("label", { for: "app" }, "App"), select, about);
+    apps = (await get("apps")).apps.sort((a, b) => a.name.localeCompare(b.name));
+    const option = (a) => h("option", { value: a.name, selected: a.name === chosen }, a.name);
+    const tools = new Set(store.tools.map((t) => t.name));
+    const own = apps.filter((a) => tools.has(a.name)), others = apps.filter((a) => !tools.has(a.name));
+    const select = h("select", { id: "app-choice", onchange: () => show(select.value) }, h("option", { value: "" }, "Choose an app …"), own.length > 0 ? [h("optgroup", { label: "Tools of this workspace" }, own.map(option)), h("optgroup", { label: "Apps" }, others.map(option))] : others.map(option));
+    appField = h("div", { class: "field" }, h("label", { for: "app-choice" }, "App"), select, about);
     const kind = (value, title, words) => h("label", { class: "choice" }, h("input", { type: "radio", name: "what", value, checked: value === what, onchange: () => { what = value; show(select.value); } }), h("span", {}, h("strong", {}, title), h("span", { class: "soft small" }, words)));
     fill(pick, appField, h("fieldset", {}, h("legend", {}, "What to start"), kind("run", "One run", "at the parameters that you give"), kind("campaign", "A campaign", "looks for the best point, run by run, under a cap"), kind("packaged", "A packaged campaign", "a question that comes with hpcagent, with its caps")));
     show(chosen ?? "");
@@ -114,7 +117,7 @@ export function start(store, chosen, announce) {
   function runForm(contract) {
     if (contract.inputs.length) return empty("It takes other runs as input", `${contract.name} needs ${contract.inputs.join(", ")}: start it from Python or the shell.`);
     const fields = Object.fromEntries(Object.entries(contract.schema.properties).map(([p, schema]) => [`params.${p}`, new Field(`f-${name(p)}`, p, schema)]));
-    const wall = new Field("walltime", "Wall time at most", { type: "number", unit: "s", exclusiveMinimum: 0, default: "" }, { hint: "ends it then (optional)" });
+    const wall = new Field("walltime", "Wall time at most", { type: "number", unit: "s", exclusiveMinimum: 0, default: "" }, { hint: contract.walltime_s === null ? "ends it then; needed under a quota or an approval of node-hours, as nothing else bounds them" : `ends it then (optional; without it after ${span(contract.walltime_s)})` });
     const more = { site: site(), walltime_s: wall, why: why() };
     const asked = () => {
       const params = {};
@@ -212,7 +215,11 @@ export function start(store, chosen, announce) {
     }
     async function look() {
       if (!good()) return;
-      try { fill(said, estimated(await post(estimatePath, asked()))); } catch (error) { failed(error); }
+      try {
+        const found = await post(estimatePath, asked());
+        fill(said, estimated(found));
+        if (found.refused && fields.walltime_s && fields.walltime_s.value() === undefined && found.node_hours_at_most === null) fields.walltime_s.say(`is needed: without it nothing bounds the node-hours (${found.refused.why})`);
+      } catch (error) { failed(error); }
     }
     return h("form", { novalidate: true, onsubmit: submit }, parts, said, h("div", { class: "actions bottom" }, h("button", { type: "button", class: "plain", id: "estimate", onclick: look }, "Estimate"), h("button", { type: "submit", id: "submit" }, words)));
   }

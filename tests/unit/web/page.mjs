@@ -121,6 +121,35 @@ const scenarios = {
     return found;
   },
 
+  // What a start offers, what a run's drawer has of its files, and what is said of the best point.
+  async details(browser) {
+    const page = await opened(browser, { hash: "#/start" });
+    await page.waitForSelector("#app-choice");
+    const found = { ids: await page.$$eval("[id='app']", (all) => all.length), label: await page.$eval("label[for=app-choice]", (el) => el.control?.tagName) };
+    found.groups = await page.$$eval("#app-choice optgroup", (all) => all.map((g) => [g.label, [...g.children].map((o) => o.value)]));
+    await go(page, `#/campaign/${given.campaign}`);
+    await until(page, () => /by the models of|best of \d/.test(document.querySelectorAll(".part-tiles .tile")[1]?.textContent ?? "") && !/worked out/.test(document.querySelector(".part-tiles").textContent));
+    found.best = await page.$$eval(".part-tiles .tile", (all) => all[1].textContent);
+    await page.screenshot({ path: `${given.shots}/best.png` });
+    await go(page, "#/runs");
+    await page.waitForSelector(`.table .row[data-id="${given.run}"]`);
+    await page.click(`.table .row[data-id="${given.run}"]`);
+    await page.waitForSelector("dialog.sheet #files summary");
+    await page.click("dialog.sheet #files summary");
+    await page.waitForSelector("dialog.sheet #files li");
+    found.files = await page.$$eval("dialog.sheet #files code", (all) => all.map((el) => el.textContent));
+    found.values = await words(page, "dialog.sheet");
+    found.axe = await violations(page);
+    await page.$eval("#files", (el) => el.scrollIntoView());
+    await page.screenshot({ path: `${given.shots}/files.png` });
+    await page.keyboard.press("Escape");
+    await go(page, "#/sites");
+    await page.waitForSelector(".card");
+    found.sites = await page.$$eval(".card", (all) => all.map((el) => el.textContent));
+    await page.screenshot({ path: `${given.shots}/sites.png` });
+    return found;
+  },
+
   // Names, labels and logs are texts, whatever they say.
   async texts(browser) {
     const page = await opened(browser, { hash: "#/runs" });

@@ -13,6 +13,7 @@ def test_a_form_is_made_of_the_contract(page):
     timestep = found["schema"]["properties"]["timestep"]
     assert (timestep["unit"], timestep["minimum"], timestep["maximum"]) == ("ps", 0.00025, 0.03)
     assert {m["name"]: m["unit"] for m in found["metrics"]}["ns_per_day"] == "ns/day"
+    assert (found["walltime_s"], page.get("apps/synthetic")["walltime_s"]) == (300.0, None)
     assert "lj_argon" in {one["name"] for one in page.get("apps")["apps"]}
 
 
@@ -84,7 +85,7 @@ def test_a_campaign_is_estimated_started_followed_explained_and_extended(page):
     assert sorted(table["runs"]["index"]) == [*range(8)]
     run = page.get(f"{path}/run/{table['runs']['id'][0]}")
     assert run["params"]["x"] == table["runs"]["params"]["x"][0]
-    assert page.client.get(f"/api/{path}/run/nothing").status_code in (400, 404)
+    assert page.client.get(f"/api/{path}/run/nothing").status_code == 404
     why = page.post(f"{path}/explain", {"run": 2})
     why = page.until(f"answer/{why['handle']}", lambda a: a["state"] != "running")
     assert why["answer"]["why"]
@@ -126,3 +127,13 @@ def test_control_characters_and_secrets_do_not_reach_the_page(workspace: Workspa
     (folder / "log.lammps").write_text("x\x1b[31m red\x07\npassword=hunter22\n")
     tail = page.get(f"run/{run}")["log_tail"]
     assert tail == ["x red\\x07", "password=(hidden)"]
+
+
+def test_what_is_not_there_is_404_and_what_is_wrong_is_400_whatever_the_words(workspace, page):
+    for path in ("run/r-none", "campaign/c-none", "answer/none", "tool/none", "run/r-none/files"):
+        assert page.client.get(f"/api/{path}").status_code == 404, path
+    assert page.client.post("/api/approval/a-none", json={"grant": True}).status_code == 404
+    run = workspace.run("synthetic", {"x": 0.3})["id"]
+    workspace.wait(run, 60)
+    assert page.client.get(f"/api/run/{run}/file", params={"path": "none"}).status_code == 404
+    assert page.client.get(f"/api/run/{run}/file", params={"path": "../there is no"}).status_code == 400

@@ -183,6 +183,29 @@ def test_a_form_names_what_is_wrong_estimates_and_starts(page, browse):
     assert found["axe"] == found["campaign_axe"] == []
 
 
+def test_a_start_has_own_tools_first_a_run_its_files_and_the_best_point_its_kind(workspace, page, browse):
+    with (workspace.folder.root / "workspace.toml").open("a") as rules:
+        rules.write("[sites.slurm]\nusd_per_node_hour = 1.0\n[sites.threads]\n")
+    card = registered(page)
+    page.post("tool/kinetic_energy/decide", {"approve": True, "sha256": card["sha256"], "note": "read"})
+    run = workspace.run("kinetic_energy", {"mass": 2.0, "speed": 4.0})["id"]
+    workspace.wait(run, 60)
+    identity = campaign(workspace)
+    found = browse(page, "details", run=run, campaign=identity)
+    assert found["wrong"] == [] and found["axe"] == []
+    assert (found["ids"], found["label"]) == (1, "SELECT")
+    (tools, own), (apps, others) = found["groups"]
+    assert (tools, own, apps) == ("Tools of this workspace", ["kinetic_energy"], "Apps")
+    assert others == sorted(others) and "lj_argon" in others
+    assert f"artifact:{run}/result.json" in found["files"]
+    assert "kg" in found["values"] and "m/s" in found["values"]
+    best = workspace.campaign(identity)["answer"]["best"]
+    assert ("by the models of 12 runs; measured there: " in found["best"]) == ("value" in best["expected"])
+    assert "worked out" not in found["best"]
+    slurm = next(text for text in found["sites"] if text.startswith("slurm"))
+    assert slurm.count("jobs of ") == 1 and not found["sites"][0].startswith("slurm")
+
+
 def test_what_one_page_approves_the_other_sees(workspace: Workspace, page, browse):
     identity = asked_of_ada(workspace, "which timestep is fastest?")
     found = browse(page, "live")

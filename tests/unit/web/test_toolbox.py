@@ -53,6 +53,7 @@ def test_a_tool_is_registered_read_tried_approved_by_its_text_and_given_to_an_ag
     run = page.post("run", {"app": "kinetic_energy", "params": {"mass": 2.0, "speed": 4.0}})["id"]
     status = page.until(f"run/{run}", lambda one: one["ended_at"] is not None)
     assert (status["metrics"], status["units"]) == ({"kinetic_energy": 16.0}, {"kinetic_energy": "J"})
+    assert status["param_units"] == {"mass": "kg", "speed": "m/s"}
     page.post("agent/mechanic/tools", {"tool": "kinetic_energy", "take": True})
     assert page.get("tool/kinetic_energy")["agents"] == []
     page.post("agent/mechanic/remove")
