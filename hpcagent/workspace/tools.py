@@ -219,6 +219,7 @@ class Registered(Following):
         note: str = "",
         sha256: str = "",
         despite_tests: bool = False,
+        dry_run: bool = False,
     ) -> dict[str, Any]:
         """Approve or reject a tool as it is now; nobody approves what they registered, unless the role is admin.
 
@@ -229,6 +230,7 @@ class Registered(Following):
             note: What they say.
             sha256: The digest of the text that they have read, all 64 digits.
             despite_tests: Approve it although its tests have failed, are not there or could not run.
+            dry_run: Check all that a decision needs, and decide nothing.
 
         Raises:
             NotAllowed: The role may not approve, or it is the caller's own.
@@ -254,8 +256,11 @@ class Registered(Following):
             # What was looked at above is what is decided on.
             sha256=sha256 or before.sha256,
             despite_tests=despite_tests,
+            dry_run=dry_run,
         )
         self._tell_changes()
+        if dry_run:
+            return self._card(self.tools.see(name))
         self._note("tool_approved" if approve else "tool_rejected", record, by=caller.name, note=record.note)
         said = f"{record.state} by {caller.name}"
         self._tell_tool("on_tool_registered" if approve else "on_tool_deprecated", record, said)

@@ -188,6 +188,10 @@ def _to_approve(caller: Caller, asked: Mapping[str, Any]) -> Confirm | None:
             f"the text of {name} has the SHA-256 {found['sha256'][:12]}...: it was changed. Look at it again.",
             value=asked["sha256"],
         )
+    # What would be refused after a yes is refused before anybody is asked.
+    caller.workspace.approve_tool(
+        name, sha256=asked["sha256"], despite_tests=asked.get("despite_tests", False), dry_run=True
+    )
     failed = sum(not one["passed"] for one in tests["cases"])
     more = f"\n(more: `hpcagent tools show {name}`)" if len(text) > IN_THE_QUESTION else ""
     question = [
