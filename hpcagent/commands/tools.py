@@ -187,6 +187,7 @@ def _card(one: dict[str, Any]) -> str:
         lines += [f"  {one['description']}"] if one["description"] else []
         at = time.strftime("%Y-%m-%d %H:%M", time.localtime(one["at"]))
         lines.append(f"  registered by {one['asked_by']}, {at} ({one['origin']}), sandbox {one['sandbox']}")
+        lines += [f"  {one['limit']}"] if one["limit"] else []
         lines += [f"  {one['state']} by {one['decided_by']}: {one['note']}"] if one["decided_by"] else []
         lines += [f"  agents: {', '.join(one['agents'])}"] if one["agents"] else []
         lines += [f"  {line}" for line in _findings(one)]

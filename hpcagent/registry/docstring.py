@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hpcagent.errors import BadInput
 from hpcagent.units import measure
 
-__all__ = ["Docstring", "Entry", "known_unit", "read_docstring", "unit_in"]
+__all__ = ["WALLTIME", "Docstring", "Entry", "known_unit", "read_docstring", "seconds_in", "unit_in"]
 
 _SECTION = re.compile(
     r"(Args|Arguments|Parameters|Returns|Return|Yields|Raises|Examples?|Notes?|References?|Attributes):[ \t]*\Z"
@@ -24,6 +24,9 @@ _RANGES = (
 )
 _IN_BRACKETS = re.compile(r"\[([^\[\]]{1,40})\]")
 _IN_WORDS = re.compile(r"\b[Ii]n (\S{1,40})")
+WALLTIME = "Walltime:"
+"""Begins the line, without indent, that says after which time a run is ended."""
+_TIME = re.compile(rf"({_NUMBER}) ?([A-Za-z]{{1,20}})\.?\Z")
 _PURE = re.compile(r"\b(dimensionless|unitless|pure number|number of|ratio|fraction|share)\b", re.IGNORECASE)
 WORDS = {
     "kelvin": "K",
@@ -35,7 +38,11 @@ WORDS = {
     "nanoseconds": "ns",
     "picoseconds": "ps",
     "femtoseconds": "fs",
+    "minute": "min",
     "minutes": "min",
+    "hour": "h",
+    "hours": "h",
+    "days": "day",
     "angstroms": "angstrom",
     "ångström": "angstrom",
     "nanometers": "nm",
@@ -104,6 +111,7 @@ class Docstring:
         keys: Of a returned table: key -> what is said of it.
         attributes: Of a class: name -> what is said of it.
         example: Whether it has examples that can be run (`>>>`).
+        walltimes: What stands behind `Walltime:`, for each such line.
     """
 
     summary: str = ""
@@ -113,6 +121,7 @@ class Docstring:
     keys: dict[str, Entry] = field(default_factory=dict)
     attributes: dict[str, Entry] = field(default_factory=dict)
     example: bool = False
+    walltimes: tuple[str, ...] = ()
 
 
 def read_docstring(text: str | None) -> Docstring:
@@ -127,7 +136,11 @@ def read_docstring(text: str | None) -> Docstring:
         return Docstring()
     parts: dict[str, list[str]] = {"": []}
     here = ""
+    walltimes: list[str] = []
     for line in inspect.cleandoc(text).splitlines():
+        if line.startswith(WALLTIME):
+            walltimes.append(line.removeprefix(WALLTIME).strip())
+            continue
         head = _SECTION.match(line)
         if head is not None:
             here = _ALIKE.get(head[1], head[1])
@@ -144,6 +157,7 @@ def read_docstring(text: str | None) -> Docstring:
         keys=_entries(parts.get("Returns", [])),
         attributes=_entries(parts.get("Attributes", [])),
         example=">>>" in text,
+        walltimes=tuple(walltimes),
     )
 
 
@@ -162,6 +176,24 @@ def _entries(lines: list[str]) -> dict[str, Entry]:
         if entry is not None:
             found[entry["name"]] = Entry(entry["text"].strip(), (entry["type"] or "").strip())
     return found
+
+
+def seconds_in(text: str) -> float | None:
+    """The time that a text states, in seconds; None: it is no positive number with a unit of time.
+
+    Example:
+        >>> seconds_in("20 min"), seconds_in("1.5 hours."), seconds_in("20"), seconds_in("3 K")
+        (1200.0, 5400.0, None, None)
+    """
+    found = _TIME.match(text.strip())
+    if found is None:
+        return None
+    named = WORDS.get(found[2].lower(), found[2])
+    if not known_unit(named):
+        return None
+    scale, dimension = measure(named)
+    value = float(found[1]) * scale
+    return value if dimension == {"s": 1} and value > 0 else None
 
 
 def known_unit(unit: str) -> bool:

@@ -173,6 +173,8 @@ class Registered(Following):
             "origin": one.origin,
             "why": one.why,
             "sandbox": one.sandbox,
+            "walltime_s": None if one.contract is None else one.contract.limit_s,
+            "limit": "" if one.contract is None else one.contract.limit_words,
             "decided_by": one.decided_by,
             "decided_at": one.decided_at or None,
             "note": one.note,

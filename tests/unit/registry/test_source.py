@@ -8,6 +8,7 @@ import pytest
 
 from hpcagent.errors import BadInput
 from hpcagent.registry.checked import check_whole
+from hpcagent.registry.contract import app_of
 from hpcagent.registry.docstring import Entry
 from hpcagent.registry.findings import errors_of, refuse
 from hpcagent.registry.source import parse_text
@@ -319,3 +320,32 @@ def test_many_digits_of_a_docstring_are_read_in_no_time():
     """Each of these took minutes when the time grew with the square of their number."""
     for many in ("1" * 90_000, "[" + "1" * 90_000, "1 to " * 18_000):
         assert Entry(many).bounds is None
+
+
+TIMED = '"""Half.\n\n    Args:\n        x: In K, 0 to 1.\n\n    Returns:\n        In K.\n\n    Walltime: 20 min\n    """'
+
+
+def test_a_walltime_is_read_from_the_docstring_and_bounds_each_run(tmp_path):
+    (timed,) = check_whole(function("(x: float) -> float", TIMED), taken=()).tools
+    (plain,) = check_whole(function("(x: float) -> float"), taken=()).tools
+    assert (timed.signature.walltime_s, plain.signature.walltime_s) == (1200.0, None)
+    assert timed.signature.arguments[0].unit == "K" and timed.signature.outputs[0].unit == "K"
+    (tmp_path / "half.py").write_text(timed.text)
+    limits = [
+        app_of(one.signature, tmp_path / "half.py", sha256="0" * 64, version="1.0.0").contract.resources.walltime_s
+        for one in (timed, plain)
+    ]
+    assert limits == [1200.0, 600.0]
+    assert "600 s (the text states no Walltime)" in plain.signature.limit_words
+
+
+@pytest.mark.parametrize("said", ["20", "soon", "-1 s", "0.1 s", "40 day", "3 K", "9" * 400 + " s", ""])
+def test_a_walltime_that_is_no_time_is_refused_with_what_to_write(said):
+    text = function("(x: float) -> float", TIMED.replace("20 min", said))
+    (found,) = errors_of(check_whole(text, taken=()).findings)
+    assert found.rule == "walltime" and "`Walltime: 20 min`" in found.says
+
+
+def test_two_walltimes_are_refused():
+    doc = TIMED.replace("Walltime: 20 min", "Walltime: 20 min\n    Walltime: 3 h")
+    assert rules(function("(x: float) -> float", doc)) == ["walltime"]
