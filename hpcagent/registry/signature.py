@@ -18,6 +18,7 @@ from hpcagent.registry.annotations import (
     Kind,
     Meaning,
     finite,
+    instead_of,
     name_of,
     unquoted,
 )
@@ -399,9 +400,11 @@ class _Reader:
     def _type(self, node: ast.expr, what: str) -> Meaning | None:
         found = self.annotations.meant(node)
         if found is None:
+            instead = instead_of(unquoted(node))
             self.say(
                 "type",
-                f"{what}: the type {ast.unparse(node):.80} is none that a tool takes: {TYPES}",
+                f"{what}: the type {ast.unparse(node):.80} is none that a tool takes; "
+                f"{f'write {instead}' if instead else f'write one of {TYPES}'}",
                 line=node.lineno,
             )
         return found

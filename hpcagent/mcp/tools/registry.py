@@ -123,7 +123,7 @@ def register_tool_from_code(
             description="Python: one function or several, each with types and a docstring in Google style: what "
             "it does, each argument (Args:) and what it returns (Returns:), with units in brackets such as [K], "
             "[1] for a pure number. A line `Walltime: 20 min` says when a run is ended (else after 600 s). "
-            "Bounds: Annotated[float, (300.0, 900.0)]. Imports, constants and test_* functions (plain ones, without "
+            "Bounds: Annotated[float, (300.0, 900.0)]. Imports, constants and test_* functions (without "
             "arguments) may be in it; nothing may be done at its top.",
         ),
     ],
