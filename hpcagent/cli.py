@@ -30,7 +30,7 @@ EXIT_CODES: dict[int, tuple[str, str]] = {
         "something broke (site, disk), or no run completed",
         "`run`, `resume`, `status --follow`: so 3 and 4; `doctor`: something is FAIL; `status --follow`: not "
         "finished, and no coordinator is at it; `reap`: a job could not be seen gone; `replay --check`: a "
-        "decision comes out differently",
+        "decision comes out differently; `tools check`: errors; `tools register`: tests have not passed",
     ),
     2: ("bad input, nothing was started", ""),
     3: ("the campaign ended without a feasible point", ""),

@@ -13,7 +13,7 @@ from hpcagent.errors import BadInput
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
 
-__all__ = ["KEY", "MODEL", "URL", "Chosen", "chosen", "opened"]
+__all__ = ["KEY", "MODEL", "URL", "Chosen", "chosen", "not_asked", "opened"]
 
 MODEL = "HPCAGENT_MODEL"
 URL = "HPCAGENT_MODEL_URL"
@@ -108,6 +108,15 @@ def _loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def not_asked(model: Model, error: Exception) -> str:
+    """Why a model could not be asked, at which address, and what to do."""
+    at = f" at {model.base_url}" if model.base_url else ""
+    return (
+        f"the model {model.model_name}{at} could not be asked: {str(error).rstrip('.')}. See that its server "
+        f"runs and can be reached from this machine, and that {URL} and {KEY} are those of it (docs/howto/models.md)."
+    )
 
 
 def opened(found: Chosen) -> Model:

@@ -19,7 +19,7 @@ from hpcagent.agents.cited import cite
 from hpcagent.agents.delegating import delegate_tool
 from hpcagent.agents.enhancer import Suggest, checked, enhanced
 from hpcagent.agents.marked import goal_text
-from hpcagent.agents.models import chosen, opened
+from hpcagent.agents.models import chosen, not_asked, opened
 from hpcagent.agents.planning import planned
 from hpcagent.agents.pool import MoreSpecialists, MoreTools, Pool
 from hpcagent.agents.reply import Reply, unknown_runs
@@ -216,7 +216,7 @@ class Supervisor:
         except UsageLimitExceeded as error:
             text, state = self._spent(str(error)), "stopped"
         except ModelAPIError as error:
-            text, state = f"the model could not be asked ({error}). What was started goes on.", "stopped"
+            text, state = f"{not_asked(self.model, error)} What was started goes on.", "stopped"
         except (AgentRunError, UserError) as error:
             text, state = f"the model answers nothing that can be used ({error}).", "stopped"
         if state == "stopped":

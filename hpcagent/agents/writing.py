@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from hpcagent.agents.marked import goal_text
+from hpcagent.agents.models import not_asked
 from hpcagent.errors import SourceFailed
 from hpcagent.registry.checked import check_whole
 from hpcagent.registry.findings import errors_of
@@ -43,7 +44,7 @@ async def written(model: Model, description: str, *, taken: Collection[str], tok
         SourceFailed: The model could not be asked, or the last text still has errors, which are named.
     """
     from pydantic_ai import Agent
-    from pydantic_ai.exceptions import AgentRunError, UserError
+    from pydantic_ai.exceptions import AgentRunError, ModelAPIError, UserError
     from pydantic_ai.usage import RunUsage, UsageLimits
 
     agent: Agent[None, str] = Agent(model, name="writer", output_type=str, instructions=HOW)
@@ -52,6 +53,8 @@ async def written(model: Model, description: str, *, taken: Collection[str], tok
     for _ in range(TRIES):
         try:
             done = await agent.run(asked, message_history=before, usage=usage, usage_limits=limits)
+        except ModelAPIError as error:
+            raise SourceFailed(f"no tool was written: {not_asked(model, error)}") from None
         except (AgentRunError, UserError) as error:
             raise SourceFailed(f"the model has written no tool: {error}") from None
         text = _text_of(done.output)

@@ -20,7 +20,7 @@ WHAT = {
     "list": "tools, in whatever state",
     "show": "NAME: its text, what was found in it, its tests",
     "check": "FILE: what would be refused; nothing is registered",
-    "register": "FILE...: register the functions of Python files",
+    "register": "FILE...: register the functions of Python files; exit code 1 where their tests have not passed",
     "write": "DESCRIPTION: have the model of $HPCAGENT_MODEL write one, then register it",
     "approve": "NAME: let it run, when you have read it",
     "reject": "NAME: do not let it run, or not any more",
@@ -102,7 +102,8 @@ def tools(
         there = Workspace(where, as_=as_)
         found = _done(there, what, given, why, sandbox, sha256, despite_tests, commit)
     say(json.dumps(found) if as_json else plain(_shown(what, found)))
-    if what == "check" and found["errors"]:
+    failed = what == "register" and any(one["tests"]["state"] != "passed" for one in found)
+    if failed or (what == "check" and found["errors"]):
         raise typer.Exit(1)
 
 
@@ -187,6 +188,7 @@ def _card(one: dict[str, Any]) -> str:
         lines += [f"  {one['description']}"] if one["description"] else []
         at = time.strftime("%Y-%m-%d %H:%M", time.localtime(one["at"]))
         lines.append(f"  registered by {one['asked_by']}, {at} ({one['origin']}), sandbox {one['sandbox']}")
+        lines += [f"  {one['limit']}"] if one["limit"] else []
         lines += [f"  {one['state']} by {one['decided_by']}: {one['note']}"] if one["decided_by"] else []
         lines += [f"  agents: {', '.join(one['agents'])}"] if one["agents"] else []
         lines += [f"  {line}" for line in _findings(one)]

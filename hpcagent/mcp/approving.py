@@ -25,6 +25,7 @@ __all__ = [
     "Confirm",
     "Questions",
     "Yes",
+    "YesAtCost",
     "can_ask",
     "confirmed",
     "let_through",
@@ -46,8 +47,14 @@ class Yes(BaseModel):
 
     model_config = ConfigDict(strict=True)  # nothing but true is a yes
 
-    approve: bool = Field(description="Yes: do this, at this cost at most.")
+    approve: bool = Field(description="Yes: do this.")
     note: str = Field(default="", max_length=500, description="Why; written down with the decision.")
+
+
+class YesAtCost(Yes):
+    """What a person answers where what they approve has a cost."""
+
+    approve: bool = Field(description="Yes: do this, at this cost at most.")
 
 
 @dataclass(frozen=True)
@@ -57,10 +64,12 @@ class Confirm:
     Attributes:
         question: What is put to them.
         otherwise: How it is done where the client can ask nobody.
+        cost: Whether the question names a cost.
     """
 
     question: str
     otherwise: str
+    cost: bool = False
 
 
 class Questions:
@@ -135,7 +144,7 @@ async def let_through(ctx: Context[Any, Any], caller: Caller, attempt: Callable[
         raise refused  # somebody has said no
     if not can_ask(ctx) or GRANTS not in caller.scopes:
         raise _with_words(refused)
-    answer = await _answer(ctx, caller, refused.approval, _in_words(refused, pending))
+    answer = await _answer(ctx, caller, refused.approval, _in_words(refused, pending), YesAtCost)
     if isinstance(answer, InputRequiredResult):
         return answer
     if answer is None:
@@ -161,7 +170,8 @@ async def confirmed(ctx: Context[Any, Any], caller: Caller, wanted: Confirm) -> 
         raise NotAllowed(
             "approval", "a person has to confirm it, and this client can ask none", do=wanted.otherwise
         )
-    answer = await _answer(ctx, caller, wanted.question, clean_text(wanted.question, LONGEST_QUESTION))
+    form = YesAtCost if wanted.cost else Yes
+    answer = await _answer(ctx, caller, wanted.question, clean_text(wanted.question, LONGEST_QUESTION), form)
     if isinstance(answer, InputRequiredResult):
         return answer
     if answer is None:
@@ -234,7 +244,7 @@ def _with_words(refused: NotAllowed) -> NotAllowed:
 
 
 async def _answer(
-    ctx: Context[Any, Any], caller: Caller, what: str, message: str
+    ctx: Context[Any, Any], caller: Caller, what: str, message: str, form: type[Yes]
 ) -> Yes | InputRequiredResult | None:
     """What the person says: in the same call before 2026-07-28, in the next one since then; None: nothing.
 
@@ -243,23 +253,24 @@ async def _answer(
         caller: Whoever asks.
         what: What is decided; an answer to another question is none.
         message: The question.
+        form: What they fill in.
     """
     if (ctx.protocol_version or "") < STATELESS:
-        return await _elicited(ctx, message)
+        return await _elicited(ctx, message, form)
     about = f"{caller.person}\n{what}"
     said = (ctx.input_responses or {}).get(QUESTION)
     # The SDK has unsealed the state and seen that it is of this tool with these arguments. An answer that comes
     # unasked, a second time, or to a question about another request is not taken: the question is put.
     if not _QUESTIONS.take(ctx.request_state, about) or said is None:
-        params = ElicitRequestFormParams(message=message, requested_schema=Yes.model_json_schema())
+        params = ElicitRequestFormParams(message=message, requested_schema=form.model_json_schema())
         asked = ElicitRequest(params=params)
         return InputRequiredResult(input_requests={QUESTION: asked}, request_state=_QUESTIONS.put(about))
     return _read(getattr(said, "action", "cancel"), getattr(said, "content", None))
 
 
-async def _elicited(ctx: Context[Any, Any], message: str) -> Yes | None:
+async def _elicited(ctx: Context[Any, Any], message: str, form: type[Yes]) -> Yes | None:
     try:
-        outcome = await ctx.elicit(message, Yes)
+        outcome = await ctx.elicit(message, form)
     except (ValueError, MCPError):  # no yes or no, or the client could not ask after all
         return None
     return outcome.data if outcome.action == "accept" else _read(outcome.action, None)

@@ -10,7 +10,18 @@ from typing import Any, Literal
 
 from hpcagent.model.base import Scalar
 
-__all__ = ["FILES", "NOTHING", "TYPES", "Annotations", "Kind", "Meaning", "finite", "name_of", "unquoted"]
+__all__ = [
+    "FILES",
+    "NOTHING",
+    "TYPES",
+    "Annotations",
+    "Kind",
+    "Meaning",
+    "finite",
+    "instead_of",
+    "name_of",
+    "unquoted",
+]
 
 Kind = Literal["float", "int", "bool", "text", "choice", "file", "data"]
 FILES = ("Path", "File", "pathlib.Path")
@@ -20,6 +31,34 @@ TYPES = (
     "float, int, bool, str, Literal[...], Path (a file), list, dict, tuple, a TypedDict or dataclass of the text; "
     "Annotated[float, (low, high), 'unit'] has bounds and a unit"
 )
+_INSTEAD = (
+    (
+        ("ndarray", "NDArray", "ArrayLike", "Series"),
+        "in its place list[float]: `numpy.array(x)` makes an array of it, `x.tolist()` a list of an array",
+    ),
+    (
+        ("Optional", "Union", "None"),
+        "in its place one type, without None: a default is taken for what is not given",
+    ),
+    (("DataFrame",), "in its place dict[str, list[float]], or Path for a file that has the table"),
+    (("complex",), "in its place two floats, the real and the imaginary part"),
+    (("bytes", "bytearray"), "in their place Path, a file"),
+)
+
+
+def instead_of(node: ast.expr) -> str:
+    """What is written in place of a type that no tool takes; empty if nothing is known of it.
+
+    Example:
+        >>> instead_of(ast.parse("np.ndarray", mode="eval").body)[:24]
+        'in its place list[float]'
+    """
+    parts = list(ast.walk(node))
+    names = {name_of(one).rpartition(".")[2] for one in parts if isinstance(one, ast.Name | ast.Attribute)}
+    names |= {"None" for one in parts if isinstance(one, ast.Constant) and one.value is None}
+    return next((words for types, words in _INSTEAD if names & set(types)), "")
+
+
 NOTHING: Any = object()
 """What `Annotations.literal` gives for what is no literal."""
 

@@ -18,6 +18,7 @@ from hpcagent.apps.executable.record import Reading, from_json
 from hpcagent.apps.sandbox.record import Sandbox, Tier
 from hpcagent.errors import BadInput, HpcAgentError
 from hpcagent.model.base import canonical_json
+from hpcagent.model.contract import Resources
 from hpcagent.model.space import Parameter
 from hpcagent.registry.findings import Finding
 from hpcagent.registry.runner import FILES, TOOL, VALUE
@@ -111,6 +112,7 @@ def app_of(
         stdout="json",
         artifacts={"value": VALUE} | {name: f"{FILES}/{name}.*" for name in files},
         reads=spec_of(signature)["files"],
+        resources=Resources(walltime_s=signature.limit_s),
         sandbox=sandbox if isinstance(sandbox, Sandbox) else Sandbox(require=sandbox),
     )
 

@@ -80,7 +80,10 @@ class ToolRecord(Record):
         return self.seal == self._digest()
 
     def _digest(self) -> str:
-        return digest_of(canonical_json(self.model_dump(mode="json", exclude={"seal"})))
+        whole = self.model_dump(mode="json", exclude={"seal"})
+        if self.contract is not None and self.contract.walltime_s is None:
+            del whole["contract"]["walltime_s"]  # seals of records from before it was there hold
+        return digest_of(canonical_json(whole))
 
     @property
     def refused(self) -> tuple[Finding, ...]:

@@ -18,14 +18,19 @@ from hpcagent.registry.annotations import (
     Kind,
     Meaning,
     finite,
+    instead_of,
     name_of,
     unquoted,
 )
-from hpcagent.registry.docstring import Docstring, Entry, known_unit, read_docstring, unit_in
+from hpcagent.registry.docstring import WALLTIME, Docstring, Entry, known_unit, read_docstring, seconds_in, unit_in
 from hpcagent.registry.findings import Finding
 
-__all__ = ["Argument", "Output", "Signature", "Table", "read_signature", "table_of"]
+__all__ = ["DEFAULT_WALLTIME_S", "Argument", "Output", "Signature", "Table", "read_signature", "table_of"]
 
+DEFAULT_WALLTIME_S = 600.0
+"""Wall time of a run of a tool whose text states none, in seconds."""
+SHORTEST_WALLTIME_S = 1.0
+LONGEST_WALLTIME_S = 30 * 86400.0
 WIDE = 1e12
 """Bound of a number that names none: programs take finite numbers only."""
 
@@ -83,6 +88,7 @@ class Signature(Record):
         outputs: What it returns.
         table: Whether it returns them by name, in a table or dataclass.
         example: Whether its docstring has examples that can be run.
+        walltime_s: Wall time after which a run is ended, as the docstring says; None: it says none.
     """
 
     name: str
@@ -92,6 +98,18 @@ class Signature(Record):
     outputs: tuple[Output, ...] = ()
     table: bool = False
     example: bool = False
+    walltime_s: float | None = None
+
+    @property
+    def limit_s(self) -> float:
+        """Wall time after which a run is ended, in seconds, where the run itself asks for no other."""
+        return DEFAULT_WALLTIME_S if self.walltime_s is None else self.walltime_s
+
+    @property
+    def limit_words(self) -> str:
+        """The wall time, and whose it is."""
+        whose = "the text states no Walltime" if self.walltime_s is None else "as its text says"
+        return f"each run is ended after {self.limit_s:g} s ({whose})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +164,28 @@ class _Reader:
             outputs=tuple(outputs),
             table=table,
             example=self.doc.example,
+            walltime_s=self._walltime(),
         )
+
+    def _walltime(self) -> float | None:
+        """The wall time that the docstring states, in seconds."""
+        said = self.doc.walltimes
+        if not said:
+            return None
+        if len(said) > 1:
+            self.say(
+                "walltime", f"{self.node.name} states {len(said)} wall times; write one line `{WALLTIME} 20 min`"
+            )
+            return None
+        found = seconds_in(said[0])
+        if found is None or not SHORTEST_WALLTIME_S <= found <= LONGEST_WALLTIME_S:
+            self.say(
+                "walltime",
+                f"the wall time {said[0]!r:.60} of {self.node.name} is no time of 1 s to 30 days; write a number "
+                f"with a unit: `{WALLTIME} 20 min` (s, min, h, day)",
+            )
+            return None
+        return found
 
     # -- arguments ----------------------------------------------------------------------------
 
@@ -361,9 +400,11 @@ class _Reader:
     def _type(self, node: ast.expr, what: str) -> Meaning | None:
         found = self.annotations.meant(node)
         if found is None:
+            instead = instead_of(unquoted(node))
             self.say(
                 "type",
-                f"{what}: the type {ast.unparse(node):.80} is none that a tool takes: {TYPES}",
+                f"{what}: the type {ast.unparse(node):.80} is none that a tool takes; "
+                f"{f'write {instead}' if instead else f'write one of {TYPES}'}",
                 line=node.lineno,
             )
         return found

@@ -342,6 +342,8 @@ class _Whole:
                 public[_MOST_TOOLS],
                 f"the text has {len(public)} functions; at most {_MOST_TOOLS} are taken at once",
             )
+        for node in tests:
+            self._plain_test(node)
         seen: set[str] = set()
         for names, node in self.defines:
             twice = names & seen if isinstance(node, ast.FunctionDef | ast.ClassDef) else set()
@@ -363,6 +365,20 @@ class _Whole:
             mine = [one for one in tests if node.name in _names_in(one)]
             whole = self.text if len(public) == 1 else self._part([node, *mine])
             yield ToolText(signature=signature, text=whole, tests=tuple(one.name for one in mine))
+
+    def _plain_test(self, node: ast.FunctionDef) -> None:
+        """A test is called without arguments: there are no fixtures."""
+        args = node.args
+        plain = [*args.posonlyargs, *args.args]
+        needed = plain[: len(plain) - len(args.defaults)]
+        needed += [one for one, default in zip(args.kwonlyargs, args.kw_defaults, strict=True) if default is None]
+        if needed:
+            self.say(
+                "test",
+                node,
+                f"{node.name} takes {', '.join(one.arg for one in needed)}: tests are plain functions, called "
+                "without arguments, and there are no fixtures of pytest; files go into the current folder",
+            )
 
     def _part(self, wanted: list[ast.FunctionDef]) -> str:
         """The statements of the text that some functions need, as they stand there."""

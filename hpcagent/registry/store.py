@@ -267,7 +267,15 @@ class Tools:
             return True
 
     def decide(
-        self, name: str, *, approve: bool, by: str, note: str = "", sha256: str = "", despite_tests: bool = False
+        self,
+        name: str,
+        *,
+        approve: bool,
+        by: str,
+        note: str = "",
+        sha256: str = "",
+        despite_tests: bool = False,
+        dry_run: bool = False,
     ) -> ToolRecord:
         """Approve or reject a tool as it is now; one that is approved can be rejected later.
 
@@ -278,6 +286,7 @@ class Tools:
             note: What they say.
             sha256: The digest of the text that they have read, all 64 digits; empty: not said.
             despite_tests: Approve it although its tests have failed or could not run.
+            dry_run: Check all that a decision needs, and decide nothing.
 
         Raises:
             BadInput: It is not there, its text has errors or is another than they read, or its tests say no.
@@ -302,6 +311,8 @@ class Tools:
             if approve and record.state != "approved":
                 _refuse_unready(seen, despite_tests)
             elif approve or record.state == "rejected":
+                return record
+            if dry_run:
                 return record
             state = "approved" if approve else "rejected"
             decided = record.sealed(state=state, decided_by=by, decided_at=self._clock(), note=note)

@@ -57,6 +57,8 @@ def approval_words(rule: ApprovalRule) -> str:
     Example:
         >>> approval_words(ApprovalRule(app="lj_*", nodes_times_hours=0.5, because="it is dear"))
         'a person approves what is a run of lj_*, and takes more than 0.5 node-hours (it is dear)'
+        >>> approval_words(ApprovalRule(nodes_times_hours=2, because="more than 2 node-hours"))
+        'a person approves what takes more than 2 node-hours'
     """
     when = [] if rule.app == "*" else [f"is a run of {rule.app}"]
     when += (
@@ -68,7 +70,8 @@ def approval_words(rule: ApprovalRule) -> str:
         [f"{'is' if rule.own else 'is not'} code that the library does not bring"] if rule.own is not None else []
     )
     when += [f"is asked for by {' or '.join(rule.roles)}"] if rule.roles else []
-    because = f" ({rule.because})" if rule.because else ""
+    said = any(rule.because.rstrip(".") in one for one in when)  # a reason that repeats the rule is said once
+    because = f" ({rule.because})" if rule.because and not said else ""
     return f"a person approves what {', and '.join(when)}{because}" if when else f"a person approves all{because}"
 
 

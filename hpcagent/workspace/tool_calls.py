@@ -79,7 +79,15 @@ class ToolCalls:
                 raise TimeoutError(f"the tests of {name} have not ended within {timeout_s:g} s.")
             time.sleep(PAUSE_S)
 
-    def approve_tool(self, name: str, note: str = "", *, sha256: str = "", despite_tests: bool = False) -> Answer:
+    def approve_tool(
+        self,
+        name: str,
+        note: str = "",
+        *,
+        sha256: str = "",
+        despite_tests: bool = False,
+        dry_run: bool = False,
+    ) -> Answer:
         """Approve a tool as it is now.
 
         Args:
@@ -87,12 +95,13 @@ class ToolCalls:
             note: What is said of it.
             sha256: The digest of the text that was read, all 64 digits; another text is refused.
             despite_tests: Although its tests have failed, are not there or could not run.
+            dry_run: Check all that an approval needs, and approve nothing.
 
         Raises:
             NotAllowed: The role may not, or it is the caller's own tool.
             BadInput: It has errors, its tests say no, or it was changed.
         """
-        more = {"note": note, "sha256": sha256, "despite_tests": despite_tests}
+        more = {"note": note, "sha256": sha256, "despite_tests": despite_tests, "dry_run": dry_run}
         found: Answer = self._call("decide_tool", name=name, approve=True, **more)
         return found
 

@@ -172,6 +172,8 @@ class Registered(Following):
             "origin": one.origin,
             "why": one.why,
             "sandbox": one.sandbox,
+            "walltime_s": None if one.contract is None else one.contract.limit_s,
+            "limit": "" if one.contract is None else one.contract.limit_words,
             "decided_by": one.decided_by,
             "decided_at": one.decided_at or None,
             "note": one.note,
@@ -218,6 +220,7 @@ class Registered(Following):
         note: str = "",
         sha256: str = "",
         despite_tests: bool = False,
+        dry_run: bool = False,
     ) -> dict[str, Any]:
         """Approve or reject a tool as it is now; nobody approves what they registered, unless the role is admin.
 
@@ -228,6 +231,7 @@ class Registered(Following):
             note: What they say.
             sha256: The digest of the text that they have read, all 64 digits.
             despite_tests: Approve it although its tests have failed, are not there or could not run.
+            dry_run: Check all that a decision needs, and decide nothing.
 
         Raises:
             NotAllowed: The role may not approve, or it is the caller's own.
@@ -253,8 +257,11 @@ class Registered(Following):
             # What was looked at above is what is decided on.
             sha256=sha256 or before.sha256,
             despite_tests=despite_tests,
+            dry_run=dry_run,
         )
         self._tell_changes()
+        if dry_run:
+            return self._card(self.tools.see(name))
         self._note("tool_approved" if approve else "tool_rejected", record, by=caller.name, note=record.note)
         said = f"{record.state} by {caller.name}"
         self._tell_tool("on_tool_registered" if approve else "on_tool_deprecated", record, said)

@@ -135,7 +135,7 @@ def _to_grant(caller: Caller, asked: Mapping[str, Any]) -> Confirm | None:
         f"Grant approval {identity} for {one['asked_by']}: {one['words']}. "
         f"Parameters: {params_in_words(one['params'])}. A person has to decide because {one['why']}."
     )
-    return Confirm(question, shell_words(identity))
+    return Confirm(question, shell_words(identity), cost=True)
 
 
 @tool("Decide on an approval", scope="tools:admin", right="approve", read_only=False, confirms=_to_grant)

@@ -53,6 +53,10 @@ class ToolCard(Answer):
     usable: bool = Field(description="Whether run_job takes it as `kind` now.")
     description: str
     sha256: str = Field(description="Digest of its text.")
+    walltime_s: float | None = Field(
+        description="A run is ended after it, in s, unless it asks for another: 600 where the docstring has no "
+        "line such as `Walltime: 20 min`."
+    )
     errors: list[str] = Field(description="What keeps it from being approved.")
     warnings: list[str] = Field(description="What a person should look at.")
     tests: str = Field(description="waiting, passed, failed, none (there are none) or not run (no sandbox).")
@@ -118,8 +122,9 @@ def register_tool_from_code(
             max_length=LARGEST_CODE,
             description="Python: one function or several, each with types and a docstring in Google style: what "
             "it does, each argument (Args:) and what it returns (Returns:), with units in brackets such as [K], "
-            "[1] for a pure number. Bounds: Annotated[float, (300.0, 900.0)]. Imports, constants and test_* "
-            "functions may be in it; nothing may be done at its top.",
+            "[1] for a pure number. A line `Walltime: 20 min` says when a run is ended (else after 600 s). "
+            "Bounds: Annotated[float, (300.0, 900.0)]. Imports, constants and test_* functions (without "
+            "arguments) may be in it; nothing may be done at its top.",
         ),
     ],
     why: For = "",
@@ -188,11 +193,15 @@ def _to_approve(caller: Caller, asked: Mapping[str, Any]) -> Confirm | None:
             f"the text of {name} has the SHA-256 {found['sha256'][:12]}...: it was changed. Look at it again.",
             value=asked["sha256"],
         )
+    # What would be refused after a yes is refused before anybody is asked.
+    caller.workspace.approve_tool(
+        name, sha256=asked["sha256"], despite_tests=asked.get("despite_tests", False), dry_run=True
+    )
     failed = sum(not one["passed"] for one in tests["cases"])
     more = f"\n(more: `hpcagent tools show {name}`)" if len(text) > IN_THE_QUESTION else ""
     question = [
         f"Approve the tool {name} {found['version']} of {found['asked_by']}, SHA-256 {found['sha256'][:12]}? "
-        f"It then runs in the sandbox {found['sandbox']}.",
+        f"It then runs in the sandbox {found['sandbox']}; {found['limit']}.",
         f"Tests: {tests['state']}{f' ({failed} failed)' if failed else ''}.",
         *(f"Look at: {one}" for one in found["warnings"][:5]),
         "Its text:",

@@ -99,7 +99,8 @@ def test_a_server_that_is_not_there_or_fails_or_talks_nonsense_is_an_answer(work
     with OpenAiLike(says) as server:
         gone = server.url
     reply = ha.Supervisor(workspace, model="scripted", url=gone).ask("hello")
-    assert reply.state == "stopped" and "could not be asked" in reply.text
+    assert reply.state == "stopped" and f"scripted at {gone}" in reply.text and "could not be asked" in reply.text
+    assert "HPCAGENT_MODEL_URL" in reply.text and "Connection error." in reply.text
     with OpenAiLike(lambda body: b'{"error": {"message": "no"}}', status=401) as server:
         reply = ha.Supervisor(workspace, model="scripted", url=server.url).ask("hello")
     assert reply.state == "stopped" and "could not be asked" in reply.text

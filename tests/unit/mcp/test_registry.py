@@ -119,6 +119,56 @@ def test_a_model_approves_nothing_by_itself(drive, follow, workspace, answer):
     assert workspace.tool("half")["state"] == "pending"
 
 
+SLOW = CODE + "\n\ndef test_half():\n    import time\n\n    time.sleep(3)\n    assert half(2.0) == 1.0\n"
+FAILS = CODE + "\n\ndef test_half():\n    assert half(2.0) == 2.0\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "who", "said"),
+    [
+        (SLOW, "boss", "have not ended; ask again in a moment"),
+        (FAILS, "boss", "have failed"),
+        (CODE, "ada", "may"),
+    ],
+)
+def test_a_person_is_asked_only_what_can_be_approved(drive, follow, code, who, said):
+    ask, asked = person()
+
+    async def body(client):
+        card = (await follow.said(client, "register_tool_from_code", {"code": code}))["tools"][0]
+        if code is not SLOW:
+            done = {"name": "half"}
+            await follow.until(client, "get_registered_tool", done, lambda t: t["tests"] != "waiting")
+        return card["sha256"]
+
+    digest = drive(body, as_="ada")
+
+    async def approve(client):
+        return await follow.refused(
+            client, "decide_registered_tool", {"name": "half", "approve": True, "sha256": digest}
+        )
+
+    refused = drive(approve, as_=who, elicitation_callback=ask)
+    assert said in str(refused) and asked == []
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_the_box_of_a_question_without_a_cost_speaks_of_none(drive, follow, mode):
+    card = registered(drive, follow)
+    shown: list[str] = []
+
+    async def ask(context: Any, params: Any) -> Any:
+        shown.append(params.requested_schema["properties"]["approve"]["description"])
+        return YES
+
+    async def approve(client):
+        found = {"name": "half", "approve": True, "sha256": card["sha256"]}
+        return await follow.said(client, "decide_registered_tool", found)
+
+    assert drive(approve, as_="boss", mode=mode, elicitation_callback=ask)["usable"]
+    assert shown == ["Yes: do this."]
+
+
 def test_another_text_than_was_read_is_not_approved(drive, follow, workspace):
     card = registered(drive, follow)
     (workspace.folder.tools / "half.py").write_text(CODE.replace("x / 2", "x / 3"))

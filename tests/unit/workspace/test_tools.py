@@ -133,6 +133,37 @@ def test_a_tool_is_tried_approved_by_another_person_and_runs_as_every_app(core):
     assert core.describe(by(core, "ada"), app="half")["space"]["parameters"][0]["unit"] == "K"
 
 
+def test_a_quota_bounds_a_tool_by_its_walltime_and_a_runs_own_goes_before_it(core, tmp_path):
+    (tmp_path / "ws" / "workspace.toml").write_text(RULES + "[quota]\nnode_hours = 50\n")
+    approved(core, HALF)
+    timed = HALF.replace("        In K.\n", "        In K.\n\n    Walltime: 3 h\n").replace("half", "slowly")
+    assert approved(core, timed)["limit"] == "each run is ended after 10800 s (as its text says)"
+    ada = by(core, "ada")
+    found = [core.estimate(ada, app=name, params={})["node_hours_at_most"] for name in ("half", "slowly")]
+    assert found == [pytest.approx(600 / 3600), 3.0]
+    assert core.estimate(ada, app="slowly", params={}, walltime_s=60.0)["node_hours_at_most"] == pytest.approx(
+        1 / 60
+    )
+    assert ended(core, "half", {"x": 3.0})["metrics"] == {"half": 1.5}
+
+
+def test_a_run_of_a_tool_ends_by_the_walltime_of_its_text(core):
+    text = tool("if x > 8:\n    time.sleep(60)\nreturn x", imports="import time")
+    text = text.replace("        A ratio.\n", "        A ratio.\n\n    Walltime: 2 s\n")
+    text += "\n\ndef test_attack():\n    assert attack(1) == 1\n"
+    approved(core, text)
+    began = time.monotonic()
+    status = ended(core, "attack", {"x": 9})
+    assert time.monotonic() - began < 40 and status["failure"]["name"] == "Walltime", status
+
+
+def test_another_walltime_is_another_text_and_waits_for_a_person(core):
+    first = HALF.replace("        In K.\n", "        In K.\n\n    Walltime: 20 min\n")
+    approved(core, first)
+    again = registered(core, first.replace("20 min", "30 min"))
+    assert (again["state"], again["version"], again["walltime_s"]) == ("pending", "1.1.0", 1800.0)
+
+
 def test_nobody_approves_what_they_registered_but_an_admin(core):
     registered(core, HALF, who="bob")
     with pytest.raises(NotAllowed, match="registered themselves"):

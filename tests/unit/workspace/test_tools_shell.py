@@ -70,6 +70,12 @@ def test_a_tool_is_checked_registered_shown_approved_and_run(shell, tmp_path):
     assert "half" in shell("workspace", "apps")[1]
 
 
+def test_registering_a_tool_whose_tests_fail_ends_with_another_code(shell, tmp_path):
+    (tmp_path / "fails.py").write_text(HALF + "\n\ndef test_half():\n    assert half(2.0) == 2.0\n")
+    code, said = shell("tools", "register", "fails.py")
+    assert code == 1 and "half 1.0.0: pending; tests: failed" in said
+
+
 def test_agents_are_made_and_given_tools(shell):
     shell("tools", "register", "half.py")
     assert "warm: no tools" in shell("tools", "add-agent", "warm", "You compute with temperatures.")[1]
