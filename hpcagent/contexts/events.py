@@ -45,6 +45,7 @@ _MOST_READERS = 1000
 _LONGEST_CHAIN = 50
 # A cursor is moved over events that nobody was told of only so often.
 _SKIP = 500
+_BY_KEY = uuid.UUID("6f0b1f0e-5d1c-4a53-9a3e-0d6f6f1f3c55")  # ids that follow from owner and key
 
 
 class Events:
@@ -165,6 +166,7 @@ class Events:
         where: Mapping[str, Any] | None = None,
         after: int | None = None,
         expires_s: float | None = None,
+        key: str = "",
     ) -> Subscription:
         """Subscribe to events by name.
 
@@ -174,6 +176,7 @@ class Events:
             where: Conditions on the payload, see `Filter`.
             after: Begin behind this event; None: with those that are told from now on; 0: with the oldest kept.
             expires_s: It ends by itself after so many seconds; None: it does not.
+            key: The same for the same request that is sent twice: there is one subscription.
 
         Returns:
             The subscription; its `acknowledgement` is `{subscription_id, status: "active"}`.
@@ -192,9 +195,12 @@ class Events:
         if expires_s is not None and not 0 < expires_s < 1e10:
             raise BadInput(f"expires_s={expires_s} is no time in which it could expire.", value=expires_s)
         wanted = Filter(where)
+        identity = uuid.uuid5(_BY_KEY, f"{owner}\n{key}").hex if key else uuid.uuid4().hex
+        if key and (found := self._subscribers.known(identity)) is not None:
+            return found
         last = self.log.last()
         made = Subscription(
-            subscription_id=uuid.uuid4().hex,
+            subscription_id=identity,
             owner=admitted_word(owner, "owner"),
             events=names,
             where=wanted.where,
@@ -205,7 +211,7 @@ class Events:
         return made
 
     def unsubscribe(self, subscription_id: str, *, owner: str) -> None:
-        """End a subscription.
+        """End a subscription; again, it does nothing.
 
         Raises:
             BadInput: The owner has no such subscription.

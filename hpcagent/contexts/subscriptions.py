@@ -84,15 +84,26 @@ class Subscriptions:
         self._enter(_entry_of(made), limited=made.owner)
 
     def end(self, subscription_id: str, *, owner: str) -> None:
-        """End a subscription.
+        """End a subscription; again, it does nothing.
 
         Raises:
             BadInput: The owner has no such subscription.
         """
+        with self._lock:
+            self._catch_up()
+            if self._ended.get(subscription_id) == owner:
+                return
         self.active(subscription_id, owner=owner)
         self._enter({"do": "unsubscribe", "subscription_id": subscription_id})
         with contextlib.suppress(OSError):
             self._cursor(subscription_id).unlink()
+
+    def known(self, subscription_id: str) -> Subscription | None:
+        """The active subscription of this id, if there is one."""
+        with self._lock:
+            self._catch_up()
+            found = self._subscriptions.get(subscription_id)
+        return None if found is None or _expired(found) else found
 
     def of(self, owner: str) -> tuple[Subscription, ...]:
         """The active subscriptions of an owner, the oldest first."""

@@ -89,6 +89,9 @@ class Campaigns(Runs):
         Raises:
             NotAllowed: The gate refuses it; nothing has begun.
         """
+        begun = self._begun_before()
+        if begun is not None:
+            return self._said(begun, found=False)
         with self.gate.recorded(caller, what="start"):
             self.gate.require(caller, "run")
             try:
@@ -234,6 +237,8 @@ class Campaigns(Runs):
             if data_only:
                 check_changes(changes or {})
             row = self._campaign(caller, identity)
+            if row.over and self.answered.earlier is not None:
+                return self._said(row, found=False)  # it went on, and has ended since
             folder = self._workdir(row)
             goes = identity in self._beginning or holder(folder)[0]
             if goes and not (folder / "events.jsonl").exists():

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
-import os
-import threading
 import time
 import uuid
-import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hpcagent import errors
 from hpcagent.apps.base import App
 from hpcagent.apps.invocation import Invocation
 from hpcagent.campaign.loading import load_campaign
@@ -23,42 +17,21 @@ from hpcagent.campaign.record import Campaign
 from hpcagent.catalog import packaged
 from hpcagent.contexts.contexts import Contexts
 from hpcagent.contexts.events import Events
-from hpcagent.elsewhere.detach import spawned
-from hpcagent.errors import BadInput, HpcAgentError, SiteFailed
-from hpcagent.gate.not_allowed import NotAllowed
+from hpcagent.errors import BadInput
 from hpcagent.gate.rules import Rights
 from hpcagent.registry.scripts import SCRIPTS
 from hpcagent.resources.folder import Resources
-from hpcagent.shown import size_text
 from hpcagent.workspace.app_store import asked, packed
-from hpcagent.workspace.folder import KEEPER, Folder, find_folder
-from hpcagent.workspace.service import CALLS, SERVED
+from hpcagent.workspace.connection import Answer, Connection, traced
 from hpcagent.workspace.shared import context_permit, may_read, opened_resources
-from hpcagent.workspace.sockets import Lines, connect
 from hpcagent.workspace.tool_calls import ToolCalls
 
 __all__ = ["Workspace", "traced"]
 
-STARTS_WITHIN_S = 30.0
 LONGEST_WAIT_S = 300.0
-TRIES = 3
-LEAST_FREE = 1 << 20  # bytes on a disk that has room for a service to begin
-
-Answer = dict[str, Any]
-_TRACE: ContextVar[str] = ContextVar("trace", default="")
 
 
-@contextlib.contextmanager
-def traced(trace: str) -> Iterator[None]:
-    """Have this id written down with the calls that are made within, in place of the workspace's own."""
-    token = _TRACE.set(trace)
-    try:
-        yield
-    finally:
-        _TRACE.reset(token)
-
-
-class Workspace(ToolCalls):
+class Workspace(Connection, ToolCalls):
     """A workspace by its folder; its service is started when it is needed, and may end at any time.
 
     Args:
@@ -81,29 +54,6 @@ class Workspace(ToolCalls):
         >>> status["state"], status["metrics"]["value"]
         ('completed', 25.2)
     """
-
-    def __init__(
-        self,
-        where: str | Path | None = None,
-        *,
-        as_: str = "",
-        client: str = "hpcagent",
-        create: bool = False,
-        trace: str = "",
-    ) -> None:
-        self.folder = Folder(find_folder(where))
-        if create:
-            self.folder.create()
-        self.folder.read_rules()
-        self._as, self._client, self._trace = as_, client, trace
-        self._local = threading.local()  # a connection for each thread: one that waits holds up no other
-        self._all: weakref.WeakSet[Lines] = weakref.WeakSet()
-
-    def __enter__(self) -> Workspace:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     # -- runs ---------------------------------------------------------------------------------
 
@@ -188,11 +138,6 @@ class Workspace(ToolCalls):
             if packaged(name) is None and self.has_tool(name):
                 return {"app": app, "settings": dict(settings or {}), "resources": dict(resources or {})}
         return asked(app, settings, resources)
-
-    @property
-    def as_(self) -> str:
-        """Whom it speaks for, by the name in `workspace.toml`; empty: whoever owns this process."""
-        return self._as
 
     def has_tool(self, name: str) -> bool:
         """Whether there is a registered tool of that name, in whatever state, or an app that runs scripts."""
@@ -632,7 +577,7 @@ class Workspace(ToolCalls):
         Raises:
             NotAllowed: The role has no right to write, or the event is one that only the service tells.
         """
-        # A request that is sent again, as the service has ended under it, is the same event.
+        # Its own key tells triggers apart, also where the service was killed after it had told the event.
         return self._one(
             "tell",
             event=event,
@@ -791,136 +736,6 @@ class Workspace(ToolCalls):
         """The workspace and its service."""
         return self._one("about")
 
-    @property
-    def served(self) -> bool:
-        """Whether the service is there; this starts none."""
-        return self._connected(start=False)
-
-    def end(self, *, runs: bool = False) -> None:
-        """End the service. Runs go on, and the next call starts another, which takes up their results.
-
-        Args:
-            runs: End what runs, too, and close the sites; the next service begins these runs again.
-        """
-        if runs and self.folder.keepers():
-            self._connected(start=True)  # without a service nobody could tell those who keep the sites
-        if self._connected(start=False):
-            pids = [int(self._call("about")["pid"])]
-            if runs:
-                pids += self.folder.keepers()
-            self._call("end", runs=runs)
-            self.close()
-            if runs:
-                self._end_keepers()
-            until = time.monotonic() + STARTS_WITHIN_S
-            while time.monotonic() < until and any(map(_alive, pids)):
-                time.sleep(0.02)
-
-    def _end_keepers(self) -> None:
-        """End those that keep a site, also one that the service has not used since it was started."""
-        for note in self.folder.sites.glob(f"*/{KEEPER}"):
-            with contextlib.suppress(HpcAgentError, OSError):
-                lines = connect(note, what=f"the process that keeps {note.parent}", do="end it there")
-                if lines is not None:
-                    lines.write({"do": "leave", "end": True})
-                    lines.close()
-
-    def close(self, *, everywhere: bool = False) -> None:
-        """Close this thread's connection; the service goes on.
-
-        Args:
-            everywhere: Those of all threads; a call that waits in one of them is asked again.
-        """
-        self._drop()
-        if everywhere:
-            for lines in list(self._all):
-                lines.close()
-
-    # -- the connection -----------------------------------------------------------------------
-
-    def _one(self, do: str, /, **args: Any) -> Answer:
-        found: Answer = self._call(do, **args)
-        return found
-
-    def _call(self, do: str, /, **args: Any) -> Any:
-        assert do in CALLS or do in ("about", "end"), do
-        request = {
-            "do": do,
-            "args": args,
-            "as": self._as,
-            "client": self._client,
-            "trace": _TRACE.get() or self._trace,
-        }
-        for _ in range(TRIES):
-            self._connected(start=True)
-            lines: Lines | None = self._lines
-            answer = b""
-            with contextlib.suppress(OSError, ValueError):
-                if lines is not None:
-                    lines.write(request)
-                    answer = lines.read()
-            if not answer:
-                # The service ended under the request. To ask again is harmless: what it had written down is
-                # found by its work, not run twice.
-                self._drop()
-                continue
-            found = json.loads(answer)
-            if "error" in found:
-                raise _raised(found["error"])
-            return found["ok"]
-        raise SiteFailed(
-            f"the service of {self.folder.root} ended {TRIES} times under a request{_why_ended(self.folder)}; see "
-            f"{self.folder.log}."
-        )
-
-    @property
-    def _lines(self) -> Lines | None:
-        """This thread's connection, if it has one of this process."""
-        if getattr(self._local, "pid", 0) != os.getpid():
-            return None
-        lines: Lines | None = self._local.lines
-        return lines
-
-    def _drop(self) -> None:
-        lines = self._lines
-        self._local.lines = None
-        if lines is not None:
-            lines.close()
-
-    def _connected(self, *, start: bool) -> bool:
-        if self._lines is not None:
-            return True
-        until = time.monotonic() + STARTS_WITHIN_S
-        started = None
-        while True:
-            self._local.lines, self._local.pid = self._opened(), os.getpid()
-            if self._local.lines is not None:
-                self._all.add(self._local.lines)
-                return True
-            if not start:
-                return False
-            if started is None or started.code == SERVED:  # another has it: one that begins, or one that ends
-                if started is not None:
-                    time.sleep(0.2)
-                started = spawned("hpcagent.workspace.service", str(self.folder.root), log=self.folder.log)
-            elif started.code is not None:
-                tail = self.folder.log.read_text(errors="replace").strip().splitlines()[-1:]
-                raise BadInput(f"the service of {self.folder.root} did not start: {''.join(tail)}")
-            if time.monotonic() > until:
-                raise SiteFailed(
-                    f"the service of {self.folder.root} has not answered within {STARTS_WITHIN_S:g} s; see "
-                    f"{self.folder.log}."
-                )
-            time.sleep(0.02)
-
-    def _opened(self) -> Lines | None:
-        """A connection to the service that is there; None if there is none."""
-        return connect(
-            self.folder.service,
-            what=f"the service of {self.folder.root}",
-            do="log in there, or end it there (`hpcagent workspace end`)",
-        )
-
 
 def _new_file(path: Path) -> BinaryIO:
     try:
@@ -929,35 +744,3 @@ def _new_file(path: Path) -> BinaryIO:
         raise BadInput(f"{path} is there already: name another file, or remove it.", value=str(path)) from None
     except OSError as error:
         raise BadInput(f"{path} cannot be written: {error.strerror}.", value=str(path)) from None
-
-
-def _raised(error: Mapping[str, Any]) -> HpcAgentError:
-    if error["kind"] == "NotAllowed":
-        return NotAllowed.of(dict(error["refused"]))
-    kind = getattr(errors, error["kind"], HpcAgentError)
-    if not (isinstance(kind, type) and issubclass(kind, HpcAgentError)):
-        kind = HpcAgentError
-    found: HpcAgentError = kind(error["message"])
-    return found
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def _why_ended(folder: Folder) -> str:
-    """What a service cannot begin without and says nothing of, as it has no room for it: the disk."""
-    try:
-        disk = os.statvfs(folder.root)
-    except OSError:
-        return ""
-    free = disk.f_bavail * disk.f_frsize
-    if free >= LEAST_FREE and disk.f_favail != 0:
-        return ""
-    return f": its disk is full ({size_text(free)} left): make room there, then ask again"

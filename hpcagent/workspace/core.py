@@ -170,6 +170,9 @@ class Core(Registered):
             caller: Who asks.
             dry_run: Remove nothing, say what would be removed.
         """
+        earlier = self.answered.earlier
+        if earlier is not None:
+            return {"removed": list(earlier["runs"]), "bytes": sum(earlier["runs"].values()), "note": ""}
         with self._turn, self.gate.recorded(caller, what="expire"):
             self.gate.require(caller, "manage")
             days = self.rules.retention_days
@@ -187,6 +190,7 @@ class Core(Registered):
                 gone[row.id] = freed
             if gone and not dry_run:
                 said = {"event": "expired", "runs": gone, "by": caller.name, "at": self._clock()}
+                self.answered.mark(said)
                 self._write(said)
                 self._replay(said)
             note = "" if gone else f"no run that has files ended more than {days:g} days ago"

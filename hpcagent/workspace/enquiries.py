@@ -299,6 +299,8 @@ class Enquiries(Campaigns):
         Raises:
             NotAllowed: A change is wrong, or the gate refuses the run.
         """
+        earlier = self.answered.earlier
+        identity = identity if earlier is None else earlier["since"]  # since then another run is the newest
         with self._turn:
             row = self._row(caller, identity) if identity else self._newest_run(caller)
         if row.kind != "run":
@@ -325,6 +327,7 @@ class Enquiries(Campaigns):
             for name, value in asked.model_dump(mode="json").items()
             if value != own.model_dump(mode="json").get(name)
         }
+        self.answered.also(since=row.id)
         begun = self.run(
             caller,
             row.reference,

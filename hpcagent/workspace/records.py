@@ -21,6 +21,7 @@ from hpcagent.redacted import redacted_data
 from hpcagent.shown import plain
 from hpcagent.store.journal import Journal, read_events
 from hpcagent.store.rundir import Lock, holder
+from hpcagent.workspace.answered import Answered
 from hpcagent.workspace.changed import Changed
 from hpcagent.workspace.folder import Folder, own_name
 from hpcagent.workspace.rows import Row, job_facts, lost
@@ -71,6 +72,7 @@ class Records:
         self._took_at: dict[tuple[str, str], Took] = {}  # of a site and an app
         self._share_of_node: dict[tuple[str, str], float] = {}
         self.news: list[str] = []
+        self.answered = Answered(clock)
         self.tool_seals: dict[tuple[str, str], str] = {}  # (name, version) -> seal of the record that was approved
         self.accounts = Accounts()
         self.events = Events(root / "events", may_see=self._may_see)
@@ -120,6 +122,8 @@ class Records:
     def _replay(self, event: Mapping[str, Any]) -> None:
         try:
             kind = event["event"]
+            if "call" in event:
+                self.answered.replay(event)
             if kind == "asked":
                 self._asked(event)
                 if event.get("approval"):  # its own line may be damaged
@@ -169,6 +173,7 @@ class Records:
 
     def _let_through(self, event: dict[str, Any], admission: Admission) -> None:
         """Write down an event with the approval that it uses, all or nothing, and what follows from it."""
+        self.answered.mark(event)
         events, approval = [event], admission.approval
         if approval is not None:
             event["approval"] = approval.id
@@ -388,7 +393,8 @@ class Records:
         expires_s: float | None = None,
     ) -> dict[str, Any]:
         """Subscribe to events by name, with conditions on what they say; see `Events.subscribe`."""
-        made = self.events.subscribe(events, owner=caller.name, where=where, after=after, expires_s=expires_s)
+        more: dict[str, Any] = {"where": where, "after": after, "expires_s": expires_s}
+        made = self.events.subscribe(events, owner=caller.name, key=self.answered.key, **more)
         return dict(made.acknowledgement)
 
     def tell(

@@ -329,6 +329,9 @@ class Runs(Records):
         Raises:
             NotAllowed: The gate refuses it; nothing has run.
         """
+        begun = self._begun_before()
+        if begun is not None:
+            return self._said(begun, found=False)
         with self.gate.recorded(caller, what="run"):
             self.gate.require(caller, "run")
             refuse_label(label)
@@ -367,6 +370,11 @@ class Runs(Records):
                 except (HpcAgentError, OSError) as error:
                     self._end(row, "failed", note=f"it could not be handed to its site: {plain(str(error))}")
             return self._said(row, found=False)
+
+    def _begun_before(self) -> Row | None:
+        """What the request of this thread has begun already, when the service ended before it could answer."""
+        earlier = self.answered.earlier
+        return None if earlier is None else self.rows[earlier["id"]]
 
     def _settled(
         self,

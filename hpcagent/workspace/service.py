@@ -1,15 +1,17 @@
 """The one process that has a workspace: answers over a Unix socket of its owner's, one JSON line a request.
 
-    {"do": "run", "args": {"app": "synthetic", "params": {"x": 0.3}}, "as": "", "client": "hpcagent 0.1.0"}
+    {"do": "run", "args": {"app": "synthetic", "params": {"x": 0.3}}, "as": "", "key": "7c..."}
     {"ok": {"id": "r-...", "state": "pending", ...}}
     {"error": {"kind": "NotAllowed", "message": "...", "refused": {...}}}
 
-A request is in the journal before it is answered. What is asked of it it does by `Core`; here is no rule.
+A request is in the journal before it is answered, and one that is sent again with its key has the first answer.
+What is asked of it it does by `Core`; here is no rule.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import json
 import re
@@ -26,6 +28,7 @@ from hpcagent.errors import BadInput, HpcAgentError, RunDirLocked
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Caller
 from hpcagent.shown import plain
+from hpcagent.workspace.calls import CHANGES, SERVED
 from hpcagent.workspace.core import Core
 from hpcagent.workspace.folder import Folder
 from hpcagent.workspace.sockets import Lines, Listening
@@ -39,9 +42,6 @@ MOST_CLIENTS = 1024
 DEEPEST = 100
 """Tables and lists within each other, in the arguments of a call."""
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # that there may be one: pairs of them are whole characters
-SERVED = 3
-"""Exit code where another process serves the workspace."""
-
 CALLS: dict[str, Callable[..., Any]] = {
     "run": Core.run,
     "estimate": Core.estimate,
@@ -187,39 +187,43 @@ class Service:
 
     def answer(self, line: bytes, uid: int) -> dict[str, Any]:
         """The answer to a request of a user."""
+        return _said_of(functools.partial(self._answer, line, uid))
+
+    def _answer(self, line: bytes, uid: int) -> dict[str, Any]:
         try:
-            try:
-                asked = json.loads(line)
-                do, args = asked["do"], asked.get("args") or {}
-                who = {name: str(asked.get(name) or "") for name in ("as", "client", "trace")}
-            except (ValueError, KeyError, TypeError, AttributeError):
-                raise BadInput(
-                    'a request is a line like {"do": "status", "args": {"identity": "r-..."}}.'
-                ) from None
-            _refuse_odd(line, args)
-            if do == "about":
-                return {"ok": self.core.about()}
-            if do == "end":
-                self._may_end(self.core.caller(uid, **_named(who)))
-                self._end_runs = bool(args.get("runs"))
-                self.end()
-                return {"ok": {}}
-            call = CALLS.get(do)
-            if call is None or not isinstance(args, dict):
-                raise BadInput(f"there is no call {do!r}; calls: {', '.join(CALLS)}.", value=do)
-            caller = self.core.caller(uid, **_named(who))
-            if "timeout_s" in inspect.signature(call).parameters:
-                args["timeout_s"] = min(float(args.get("timeout_s", 0.0)), LONGEST_WAIT_S)
-            try:
-                inspect.signature(call).bind(self.core, caller, **args)
-            except TypeError as error:
-                raise BadInput(f"{do}: {plain(str(error))}.", value=sorted(args)) from None
-            return {"ok": call(self.core, caller, **args)}
-        except HpcAgentError as error:
-            return _error(error)
-        except Exception as error:  # the next request is answered all the same
-            print(f"{type(error).__name__}: {plain(str(error))}", file=sys.stderr, flush=True)
-            return _error(HpcAgentError(f"{type(error).__name__}: {plain(str(error))} (see service.log)."))
+            asked = json.loads(line)
+            do, args, key = asked["do"], asked.get("args") or {}, asked.get("key")
+            who = {name: str(asked.get(name) or "") for name in ("as", "client", "trace")}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise BadInput('a request is a line like {"do": "status", "args": {"identity": "r-..."}}.') from None
+        _refuse_odd(line, args)
+        if do == "about":
+            return {"ok": self.core.about()}
+        if do == "end":
+            self._may_end(self.core.caller(uid, **_named(who)))
+            self._end_runs = bool(args.get("runs"))
+            self.end()
+            return {"ok": {}}
+        call = CALLS.get(do)
+        if call is None or not isinstance(args, dict):
+            raise BadInput(f"there is no call {do!r}; calls: {', '.join(CALLS)}.", value=do)
+        caller = self.core.caller(uid, **_named(who))
+        if key is None:
+            return self._done(do, call, caller, args)
+        if do not in CHANGES:
+            with_key = ", ".join(name for name in CALLS if name in CHANGES)
+            raise BadInput(f"{do} changes nothing and takes no key: leave it out. Calls with one: {with_key}.")
+        work = functools.partial(self._done, do, call, caller, args)
+        return self.core.answered.once(caller.name, key, do, args, functools.partial(_said_of, work))
+
+    def _done(self, do: str, call: Callable[..., Any], caller: Caller, args: dict[str, Any]) -> dict[str, Any]:
+        if "timeout_s" in inspect.signature(call).parameters:
+            args["timeout_s"] = min(float(args.get("timeout_s", 0.0)), LONGEST_WAIT_S)
+        try:
+            inspect.signature(call).bind(self.core, caller, **args)
+        except TypeError as error:
+            raise BadInput(f"{do}: {plain(str(error))}.", value=sorted(args)) from None
+        return {"ok": call(self.core, caller, **args)}
 
     def _may_end(self, caller: Caller) -> None:
         self.core.gate.require(caller, "manage")
@@ -254,6 +258,17 @@ def _refuse_odd(line: bytes, args: Any) -> None:
             if isinstance(text, str) and any("\ud800" <= letter <= "\udfff" for letter in text):
                 raise BadInput("a text of the arguments has half a character in it (a lone surrogate).")
         level = [one for one in level if isinstance(one, dict | list)]
+
+
+def _said_of(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """An answer, or the error in its place."""
+    try:
+        return work()
+    except HpcAgentError as error:
+        return _error(error)
+    except Exception as error:  # the next request is answered all the same
+        print(f"{type(error).__name__}: {plain(str(error))}", file=sys.stderr, flush=True)
+        return _error(HpcAgentError(f"{type(error).__name__}: {plain(str(error))} (see service.log)."))
 
 
 def _error(error: HpcAgentError) -> dict[str, Any]:

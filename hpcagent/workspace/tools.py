@@ -33,6 +33,8 @@ from hpcagent.workspace.runs import ARTIFACT
 __all__ = ["Registered"]
 
 LOOK_S = 2.0
+OF_ITSELF = ("tool_changed", "tool_tested")
+"""Events that no request asks for, though one may see them first."""
 _TIERS: tuple[Tier, ...] = ("bubblewrap", "limits")
 
 
@@ -93,6 +95,9 @@ class Registered(Following):
                     allowed=", ".join(_TIERS),
                     do="leave it out",
                 )
+        earlier = self.answered.earlier
+        if earlier is not None:
+            return {"tools": [self._card(self.tools.see(name)) for name in earlier["names"]]}
         if bool(text) == bool(file):
             raise BadInput("give the text of the tool, or a file of a run that has it: one of them.")
         if file:
@@ -106,6 +111,7 @@ class Registered(Following):
             sandbox=sandbox,
             may_replace=may_replace,
         )
+        self.answered.also(names=[record.name for record in made])
         for record in made:
             self._note("tool_registered", record, by=caller.name)
             self._tell_tool("on_tool_registered", record, f"registered by {caller.name}, and waits for a person")
@@ -237,6 +243,8 @@ class Registered(Following):
             NotAllowed: The role may not approve, or it is the caller's own.
             BadInput: It is not there, has errors, is another text than they read, or its tests say no.
         """
+        if self.answered.earlier is not None:
+            return self._card(self.tools.see(name))
         with self.gate.recorded(caller, what=f"tool {name[:80]}"):
             self.gate.require(caller, "approve")
             before = self.tools.see(name).record
@@ -269,6 +277,8 @@ class Registered(Following):
 
     def remove_tool(self, caller: Caller, *, name: str) -> dict[str, Any]:
         """Remove a tool that is not approved: one's own, or any with the right to approve."""
+        if self.answered.earlier is not None:
+            return {"name": name, "removed": True}
         with self.gate.recorded(caller, what=f"remove tool {name[:80]}"):
             self.gate.require(caller, "write")
             record = self.tools.see(name).record
@@ -290,6 +300,8 @@ class Registered(Following):
         self, caller: Caller, *, name: str, role: str, tools: Sequence[str] = (), origin: str = ""
     ) -> dict[str, Any]:
         """Make an agent of a role text and tools; one of an `origin` waits until a person lets it work."""
+        if self.answered.earlier is not None:
+            return _agent(self.agents.get(name))
         with self.gate.recorded(caller, what=f"agent {name[:80]}"):
             self.gate.require(caller, "write")
         for tool in tools:
@@ -309,6 +321,8 @@ class Registered(Following):
 
     def remove_agent(self, caller: Caller, *, name: str) -> dict[str, Any]:
         """Remove an agent; its tools stay."""
+        if self.answered.earlier is not None:
+            return {"name": name, "removed": True}
         with self.gate.recorded(caller, what=f"agent {name[:80]}"):
             self.gate.require(caller, "write")
         self.agents.remove(name)
@@ -317,6 +331,8 @@ class Registered(Following):
 
     def assign_tool(self, caller: Caller, *, tool: str, agent: str, take: bool = False) -> dict[str, Any]:
         """Give an agent a tool (an app's or a registered one's name), or take it away."""
+        if self.answered.earlier is not None:
+            return _agent(self.agents.get(agent))
         with self.gate.recorded(caller, what=f"agent {agent[:80]}"):
             self.gate.require(caller, "write")
         if not take:
@@ -426,6 +442,8 @@ class Registered(Following):
     def _event(self, event: str, **facts: Any) -> None:
         with self._turn:
             whole = {"event": event, "at": self._clock(), **facts}
+            if event not in OF_ITSELF:
+                self.answered.mark(whole)
             self._write(whole)
             self._replay(whole)
 

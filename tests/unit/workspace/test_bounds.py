@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-import hpcagent.workspace.client as client
 from hpcagent.errors import BadInput, StoreFull
 from hpcagent.gate import approvals
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Caller
-from hpcagent.workspace import records
+from hpcagent.workspace import connection, records
 from hpcagent.workspace.artifacts import opened, tail_of
 from hpcagent.workspace.core import Core
 from hpcagent.workspace.folder import Folder
@@ -159,6 +158,6 @@ def test_a_full_disk_keeps_no_progress_back(core, monkeypatch):
 
 def test_a_service_that_cannot_begin_on_a_full_disk_says_so(tmp_path, monkeypatch):
     folder = Folder(tmp_path)
-    assert client._why_ended(folder) == ""
-    monkeypatch.setattr(client, "LEAST_FREE", 1 << 62)
-    assert "its disk is full" in client._why_ended(folder)
+    assert connection._why_ended(folder) == ""
+    monkeypatch.setattr(connection, "LEAST_FREE", 1 << 62)
+    assert "its disk is full" in connection._why_ended(folder)
