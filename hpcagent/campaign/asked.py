@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ def request_of(
     sandbox: Tier = "none",
     price: float | None = None,
     why: str = "",
+    given: Mapping[str, str] | None = None,
 ) -> Request:
     """What the gate decides on: one request for all runs, bound to the campaign as it is written.
 
@@ -41,6 +43,7 @@ def request_of(
         sandbox: The tier that its runs have at least.
         price: US dollars for a node-hour there.
         why: What it is for.
+        given: Fixed parameters that are files of runs, as the caller wrote them: `artifact:RUN/PATH`.
 
     Example:
         >>> from hpcagent.campaign.loading import load_campaign
@@ -63,6 +66,7 @@ def request_of(
             **{name: campaign.app.contract.space[name].shown(value) for name, value in campaign.fixed.items()},
             **{p.name: p.range for p in campaign.search.parameters},
         },
+        given=dict(given or {}),
         site=site,
         runs=runs,
         nodes=campaign.largest.nodes,

@@ -23,7 +23,7 @@ __all__ = ["list_configs", "load_campaign", "load_run"]
 
 
 def load_campaign(
-    source: str | Path, *, changes: Mapping[str, Any] | None = None, app: App | None = None
+    source: str | Path, *, changes: Mapping[str, Any] | None = None, app: App | None = None, where: str = ""
 ) -> Campaign:
     """Read a campaign from a TOML file or by the name of a packaged one.
 
@@ -31,6 +31,7 @@ def load_campaign(
         source: A path, or a name that `list_configs` knows.
         changes: Dotted key -> value, e.g. `{"until.max_runs": 12}`; goes before the file.
         app: The app itself, where the file's reference does not lead to it any more (a resumed campaign).
+        where: What messages call it; by default its path.
 
     Raises:
         BadInput: One sentence on the first thing that is wrong.
@@ -40,10 +41,11 @@ def load_campaign(
         7
     """
     path = _find_config(str(source))
-    return build(Campaign, _campaign_data(path, changes, app), where=str(path))
+    where = where or str(path)
+    return build(Campaign, _campaign_data(path, changes, app, where), where=where)
 
 
-def _campaign_data(path: Path, changes: Mapping[str, Any] | None, app: App | None) -> dict[str, Any]:
+def _campaign_data(path: Path, changes: Mapping[str, Any] | None, app: App | None, where: str) -> dict[str, Any]:
     """A campaign's TOML, with its app, and its files found beside it."""
     data = read_toml(path)
     swept: Any = None
@@ -54,13 +56,13 @@ def _campaign_data(path: Path, changes: Mapping[str, Any] | None, app: App | Non
         if other is not None and table not in data:
             dropped = data.pop(other, None)
             swept = dropped if other == "sweep" else None
-        _set(data, key, value, str(path))
+        _set(data, key, value, where)
     _drop_other_goals(data, changes or {})
     if app is None:
         if "app" not in data:
-            raise BadInput(f"{path}: the key 'app' is missing; name a LAMMPS script, a contract or an app.")
+            raise BadInput(f"{where}: the key 'app' is missing; name a LAMMPS script, a contract or an app.")
         if not isinstance(data["app"], str):
-            raise BadInput(f"{path}, app: name the app with a string; got {data['app']!r}.")
+            raise BadInput(f"{where}, app: name the app with a string; got {data['app']!r}.")
         app = find_app(data["app"], relative_to=path.parent)
     if isinstance(data.get("settings"), dict):
         data["settings"] = _beside(data["settings"], app, path.parent)
@@ -105,7 +107,7 @@ def load_run(
             value=", ".join(unknown),
         )
     try:
-        data = _campaign_data(folder.campaign, changes, written if app is None else app)
+        data = _campaign_data(folder.campaign, changes, written if app is None else app, str(folder.campaign))
         if isinstance(data["name"], str):
             data["name"] = as_name(data["name"])  # of before names were checked; it decides nothing here
         if to_read:

@@ -135,6 +135,7 @@ def _done(
         if what == "estimate":
             return there.estimate(app, params, site=site, walltime_s=walltime_s)
         begun = there.run(app, params, site=site, walltime_s=walltime_s, why=why, again=again)
+        begun["note"] = begun["note"].replace("again=true", "`--again`")
         return _waited(there, begun) if wait else begun
     if what == "start":
         begun = there.start(first, changes=_changes(changes), site=site, why=why)
@@ -157,6 +158,8 @@ def _done(
 def _waited(there: Workspace, begun: dict[str, Any]) -> Any:
     """Its status once it has ended; its id is shown at once, for whoever does not wait so long."""
     say(f"{begun['id']} ({begun['state']})", file=sys.stderr)
+    if begun.get("note"):
+        say(begun["note"], file=sys.stderr)
     return there.wait(begun["id"])
 
 

@@ -43,6 +43,8 @@ class Request(Record):
         work: What decides the result: a run's execution id, a campaign's digest.
         params: Parameters of a run; of a campaign, for people to read: its objective with the limits, what is
             fixed, and the ranges of what it varies.
+        given: Of parameters that are files of runs: the text `artifact:RUN/PATH` that the caller wrote, which is
+            shown in place of the path. No approval is bound to it: the path is in `params` or in `work`.
         site: The site's profile.
         runs: Runs at most; None without a bound.
         nodes: Nodes of one run.
@@ -62,6 +64,7 @@ class Request(Record):
     version: str
     work: str
     params: dict[str, Any] = Field(default_factory=dict)
+    given: dict[str, str] = Field(default_factory=dict)
     site: str = ""
     runs: int | None = 1
     nodes: int = 1
@@ -86,7 +89,7 @@ class Request(Record):
             >>> one.digest == one.model_copy(update={"node_hours": 2.0}).digest
             False
         """
-        fields = self.model_dump(mode="json", exclude={"expected_node_hours", "expected_s", "why"})
+        fields = self.model_dump(mode="json", exclude={"expected_node_hours", "expected_s", "given", "why"})
         return hashlib.sha256(canonical_json(fields).encode()).hexdigest()
 
     def words(self) -> str:

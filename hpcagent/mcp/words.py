@@ -16,6 +16,9 @@ _COMMANDS: tuple[tuple[str, str], ...] = (
     ("workspace approvals", "list_approvals"),
     ("workspace cancel", "cancel"),
     ("workspace expire", "expire_runs"),
+    ("tools show", "get_registered_tool"),
+    ("tools list", "list_registered_tools"),
+    ("workspace apps", "list_apps"),
     (r"apps? [A-Za-z{<][^`\s]*", "describe_app"),
     ("apps", "list_apps"),
     ("contract", "describe_app"),
@@ -53,7 +56,7 @@ _ABOUT = re.compile(
     r"\b(?:no such|there is no|has no|unknown) (?:\w+ )?(app|campaign|run|file|site|approval|subscription)\b"
 )
 _ADVICE = re.compile(
-    r"; [a-z]+ (?:it|another)|\b(?:list|get|describe|start|stop|extend|make|subscribe)_[a-z]+|; give |Do this"
+    r"; [a-z]+ (?:it|another)|\b(?:list|get|describe|start|stop|extend|make|subscribe)_[a-z_]+|; give |Do this"
 )
 
 

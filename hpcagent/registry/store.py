@@ -157,7 +157,9 @@ class Tools:
             BadInput: There is none of that name.
         """
         if not self.has(name):
-            raise NotThere(f"there is no tool {name!r}; list_tools has those that there are.", value=name)
+            raise NotThere(
+                f"there is no tool {name!r}; `hpcagent tools list` has those that there are.", value=name
+            )
         return self._see(name)
 
     def text(self, name: str, version: str = "") -> str:
@@ -294,12 +296,14 @@ class Tools:
         with self._held():
             seen = self._see(name, locked=True) if self.has(name) else None
             if seen is None:
-                raise NotThere(f"there is no tool {name!r}; list_tools has those that there are.", value=name)
+                raise NotThere(
+                    f"there is no tool {name!r}; `hpcagent tools list` has those that there are.", value=name
+                )
             record = seen.record
             if sha256 and not _WHOLE_DIGEST.match(sha256):
                 raise BadInput(
-                    f"sha256: all 64 digits of the text's digest are needed, as `hpcagent tools show {name}` and "
-                    "get_registered_tool have them: other texts with the same beginning can be made.",
+                    f"sha256: all 64 digits of the text's digest are needed, as `hpcagent tools show {name}` "
+                    "has them: other texts with the same beginning can be made.",
                     value=sha256[:64],
                 )
             if sha256 and record.sha256 != sha256.lower():

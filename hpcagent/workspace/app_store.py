@@ -29,7 +29,7 @@ from hpcagent.offered import path_of
 from hpcagent.store.files import make_folder, write_whole
 from hpcagent.workspace.configured import configured, settings_of
 
-__all__ = ["STORED", "AppStore", "asked", "code_key", "packed"]
+__all__ = ["STORED", "AppStore", "asked", "code_key", "packed", "unpacked"]
 
 STORED = "stored:"
 """What the reference of a kept app begins with."""
@@ -127,7 +127,7 @@ class AppStore:
         if len(text) > LARGEST:
             raise BadInput(f"the app has {len(text) >> 20} MB; at most {LARGEST >> 20} MB are kept.")
         digest = hashlib.sha256(text.encode()).hexdigest()
-        app = _app(fields)
+        app = unpacked(fields)
         path = self._path(digest)
         if digest not in self._known or not path.is_file():
             if not path.is_file() or path.read_bytes() != text.encode():
@@ -144,7 +144,7 @@ class AppStore:
         """
         digest = reference.removeprefix(STORED)
         if digest not in self._known:
-            self._known[digest] = _app(self.record(reference))
+            self._known[digest] = unpacked(self.record(reference))
         return self._known[digest]
 
     def record(self, reference: str) -> dict[str, Any]:
@@ -173,7 +173,7 @@ class AppStore:
         for folder in reversed(record["path"]):
             if folder not in sys.path:
                 sys.path.insert(0, folder)
-        app = _app(record)
+        app = unpacked(record)
         if record["carried"]:
             packed_one = _Carriers(io.BytesIO(base64.b64decode(record["carried"]))).load()
             # The function of a chain runs here; that of any other app is unpacked where it runs.
@@ -186,7 +186,12 @@ class AppStore:
         return self._folder / f"{digest}.json"
 
 
-def _app(record: Mapping[str, Any]) -> App:
+def unpacked(record: Mapping[str, Any]) -> App:
+    """The app of a record that `packed` has made, without its code.
+
+    Raises:
+        BadInput: It is no record of an app.
+    """
     unknown: dict[str, None] = {}
     try:
         app = read_record(App, record["app"], unknown)

@@ -42,7 +42,7 @@ from hpcagent.workspace.plain_campaigns import (
     packaged_campaign,
 )
 from hpcagent.workspace.rows import Row
-from hpcagent.workspace.runs import Runs, is_function, is_ours, refuse_label, sandbox_of, size_of
+from hpcagent.workspace.runs import Runs, is_function, is_ours, refuse_files, refuse_label, sandbox_of, size_of
 
 __all__ = ["Campaigns"]
 
@@ -95,7 +95,7 @@ class Campaigns(Runs):
         with self.gate.recorded(caller, what="start"):
             self.gate.require(caller, "run")
             try:
-                found, toml, reference = self._campaign_of(campaign, changes)
+                found, toml, reference, given = self._campaign_of(caller, campaign, changes)
             except NotAllowed:
                 raise
             except BadInput as error:
@@ -112,6 +112,7 @@ class Campaigns(Runs):
                 sandbox=sandbox_of(found.app),
                 price=self.rules.price(where),
                 why=why,
+                given=given,
             )
             known = [r for r in self._same_work(asked.work) if r.owner == caller.name and r.kind == "campaign"]
             if known:
@@ -135,12 +136,28 @@ class Campaigns(Runs):
         return self._in_the_background(row, asked, toml=toml)
 
     def _campaign_of(
-        self, campaign: str | Mapping[str, Any], changes: Mapping[str, Any] | None
-    ) -> tuple[Campaign, str, str]:
-        """A campaign, its text, and the reference of its app, for which no code is imported; see `_read`."""
+        self, caller: Caller, campaign: str | Mapping[str, Any], changes: Mapping[str, Any] | None
+    ) -> tuple[Campaign, str, str, dict[str, str]]:
+        """A campaign, its text, the reference of its app, for which no code is imported, and its files of runs.
+
+        Raises:
+            BadInput: It is wrong, or names a file of a run that is not there or not the caller's to read.
+        """
         found, toml, reference = self._read(campaign, changes)
         check_options(found)
-        return found, toml, reference
+        files = self._files_of_runs(caller, found)
+        if files:
+            given = {name: str(found.fixed[name]) for name in files}
+            found = found.model_copy(update={"fixed": {**found.fixed, **files}})
+            return found, found.toml(), reference, given
+        return found, toml, reference, {}
+
+    def _files_of_runs(self, caller: Caller, campaign: Campaign) -> dict[str, str]:
+        """Paths of the files of runs that a campaign's fixed parameters name, found as those of a run are."""
+        named = {n: v for n, v in campaign.fixed.items() if isinstance(v, str) and v.startswith("artifact:")}
+        refuse_files(campaign.app, named)
+        with self._turn:
+            return {name: str(self._file_of(caller, value)) for name, value in named.items()}
 
     def _read(
         self, campaign: str | Mapping[str, Any], changes: Mapping[str, Any] | None
@@ -174,7 +191,7 @@ class Campaigns(Runs):
         with tempfile.TemporaryDirectory(dir=asked) as one:
             path = Path(one) / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.toml"
             write_whole(path, text, private=True)
-            found = load_campaign(path, changes=changes, app=self.app(reference))
+            found = load_campaign(path, changes=changes, app=self.app(reference), where="the campaign")
         if "data" in campaign:
             check_values(found)
         return found, found.toml(), reference
@@ -247,7 +264,7 @@ class Campaigns(Runs):
                 campaign = load_run(folder, changes=changes)
                 check_options(campaign)
                 if data_only:
-                    check_values(campaign)
+                    check_values(campaign, known=load_run(folder).fixed)
             except NotAllowed:
                 raise
             except BadInput as error:
@@ -260,6 +277,7 @@ class Campaigns(Runs):
                 sandbox=sandbox_of(campaign.app),
                 price=price,
                 why=why,
+                given=row.request.get("given"),
             )
             rest = None if whole.node_hours is None else max(0.0, whole.node_hours - row.settled)
             usd = None if price is None or rest is None else price * rest

@@ -14,14 +14,15 @@ from hpcagent.apps.base import App
 from hpcagent.apps.invocation import Invocation
 from hpcagent.campaign.loading import load_campaign
 from hpcagent.campaign.record import Campaign
-from hpcagent.catalog import packaged
+from hpcagent.catalog import find_app, packaged
 from hpcagent.contexts.contexts import Contexts
 from hpcagent.contexts.events import Events
 from hpcagent.errors import BadInput
 from hpcagent.gate.rules import Rights
+from hpcagent.model.base import read_toml
 from hpcagent.registry.scripts import SCRIPTS
 from hpcagent.resources.folder import Resources
-from hpcagent.workspace.app_store import asked, packed
+from hpcagent.workspace.app_store import asked, packed, unpacked
 from hpcagent.workspace.connection import Answer, Connection, traced
 from hpcagent.workspace.shared import context_permit, may_read, opened_resources
 from hpcagent.workspace.tool_calls import ToolCalls
@@ -110,7 +111,7 @@ class Workspace(Connection, ToolCalls):
         return self._one(
             "run",
             **self._asked(app, settings, resources),
-            params=dict(params or {}),
+            params=dict(params or {}) if data_only else self._from_here(app, params or {}),
             site=site,
             site_kind=site_kind,
             seed=seed,
@@ -127,16 +128,16 @@ class Workspace(Connection, ToolCalls):
     def estimate(self, app: str | App, params: Mapping[str, Any] | None = None, **more: Any) -> Answer:
         """What a run would take, and what the gate would say; nothing is run. Arguments as `run`."""
         settings, resources = more.pop("settings", None), more.pop("resources", None)
-        return self._one("estimate", **self._asked(app, settings, resources), params=dict(params or {}), **more)
+        asked_for = self._asked(app, settings, resources)
+        found = dict(params or {}) if more.get("data_only") else self._from_here(app, params or {})
+        return self._one("estimate", **asked_for, params=found, **more)
 
     def _asked(
         self, app: str | App, settings: Mapping[str, Any] | None, resources: Mapping[str, Any] | None
     ) -> Answer:
         """An app as the service is asked for it; a registered tool by its name."""
-        if isinstance(app, str) and app.partition("@")[0].isidentifier() and not Path(app).is_file():
-            name = app.partition("@")[0]
-            if packaged(name) is None and self.has_tool(name):
-                return {"app": app, "settings": dict(settings or {}), "resources": dict(resources or {})}
+        if isinstance(app, str) and self._is_tool(app):
+            return {"app": app, "settings": dict(settings or {}), "resources": dict(resources or {})}
         return asked(app, settings, resources)
 
     def has_tool(self, name: str) -> bool:
@@ -425,10 +426,44 @@ class Workspace(Connection, ToolCalls):
             return {"data": str(campaign)}
         if isinstance(campaign, Campaign) and changes:
             raise BadInput("changes go with a campaign's TOML; a Campaign has its own values.")
+        if not isinstance(campaign, Campaign):
+            tool = self._tool_of(Path(campaign).expanduser(), changes or {})
+            if tool:
+                made = self._tool(tool)
+                more = _beside(Path(campaign).expanduser(), made, changes or {})
+                return {"toml": load_campaign(campaign, changes=more, app=made).toml(), "app": tool}
         found = campaign if isinstance(campaign, Campaign) else load_campaign(campaign, changes=changes)
         wanted = asked(found.app)
         same = not wanted["settings"] and not wanted["resources"]
         return {"toml": found.toml(), "app": wanted["app"] if same else packed(found.app)}
+
+    def _tool_of(self, path: Path, changes: Mapping[str, Any]) -> str:
+        """The registered tool that the TOML of a campaign names as its app; empty: it names another app."""
+        named = changes.get("app", read_toml(path).get("app") if path.is_file() else None)
+        ours = isinstance(named, str) and not (path.parent / named).is_file() and self._is_tool(named)
+        return str(named) if ours else ""
+
+    def _is_tool(self, app: str) -> bool:
+        """Whether `NAME` or `NAME@VERSION` is that of a registered tool, and of no app."""
+        name = app.partition("@")[0]
+        return name.isidentifier() and not Path(app).is_file() and packaged(name) is None and self.has_tool(name)
+
+    def _tool(self, app: str) -> App:
+        return unpacked(self._one("packed_tool", app=app))
+
+    def _from_here(self, app: str | App, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Parameters with absolute paths for files: the service has another working directory."""
+        if not any(_is_path(value) for value in params.values()):
+            return dict(params)
+        found: App | None = None
+        if isinstance(app, App):
+            found = app
+        elif self._is_tool(app):
+            found = self._tool(app)
+        elif Path(app).is_file():
+            found = find_app(app)
+        reads = () if found is None else found.settings.get("reads", ())
+        return {n: _absolute(v, Path()) if n in reads and _is_path(v) else v for n, v in params.items()}
 
     def bayesian_optimize(
         self,
@@ -735,6 +770,29 @@ class Workspace(Connection, ToolCalls):
     def about(self) -> Answer:
         """The workspace and its service."""
         return self._one("about")
+
+
+def _is_path(value: object) -> bool:
+    """Whether a parameter could be the path of a file; one of a run is `artifact:RUN/PATH`."""
+    return isinstance(value, str | Path) and bool(str(value)) and not str(value).startswith("artifact:")
+
+
+def _absolute(value: object, folder: Path) -> str:
+    return str((folder / Path(str(value)).expanduser()).absolute())
+
+
+def _beside(path: Path, app: App, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The changes of a campaign with its fixed files as absolute paths; those in its TOML lie beside it."""
+    table = read_toml(path)
+    fixed = table.get("fixed", {})
+    found = dict(changes)
+    for name in app.settings.get("reads", ()):
+        key = f"fixed.{name}"
+        if key in changes:
+            found |= {key: _absolute(changes[key], Path())} if _is_path(changes[key]) else {}
+        elif isinstance(fixed, Mapping) and _is_path(fixed.get(name)):
+            found[key] = _absolute(fixed[name], path.parent)
+    return found
 
 
 def _new_file(path: Path) -> BinaryIO:

@@ -230,7 +230,7 @@ class Enquiries(Campaigns):
         if not isinstance(campaign, str) and not isinstance(campaign.get("app", ""), str):
             self.gate.require(caller, "run")  # an app that comes along is kept
         try:
-            found, _, _ = self._campaign_of(campaign, changes)
+            found, _, _, given = self._campaign_of(caller, campaign, changes)
             with self._turn:
                 where = self._known_site(site or self.rules.default_site)
             self._refuse_misfit(where, found.largest)
@@ -240,6 +240,7 @@ class Enquiries(Campaigns):
                 own=brings_code(found),
                 sandbox=sandbox_of(found.app),
                 price=self.rules.price(where),
+                given=given,
             )
             each_s, source = self._each(found, where)
         except NotAllowed:
@@ -309,7 +310,7 @@ class Enquiries(Campaigns):
         with self.gate.recorded(caller, what=f"repeat {row.id}"):
             app = self.app(row.reference)
             units = {p.name: p.unit for p in app.contract.space.parameters}
-            call = Call(row.id, manifest.app, manifest.app_version, dict(manifest.params), units)
+            call = Call(row.id, manifest.app, manifest.app_version, row.params, units)
             document = Document("run", 1, row.asked_at, {}, {}, (), (), (call,))
             try:
                 new = again(document, list(changes), lambda _: app, other_version=other_version)
@@ -319,7 +320,7 @@ class Enquiries(Campaigns):
                     "contract", error.message, field="changes", value=said, do="correct it and ask again"
                 ) from None
             if data_only:
-                changed = {n: v for n, v in new.params.items() if manifest.params.get(n) != v}
+                changed = {n: v for n, v in new.params.items() if row.params.get(n) != v}
                 check_only_data(app, changed, {})
         asked, own = manifest.resources, app.manifest(new.params).resources
         differ = {

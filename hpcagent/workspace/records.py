@@ -24,7 +24,7 @@ from hpcagent.store.rundir import Lock, holder
 from hpcagent.workspace.answered import Answered
 from hpcagent.workspace.changed import Changed
 from hpcagent.workspace.folder import Folder, own_name
-from hpcagent.workspace.rows import Row, job_facts, lost
+from hpcagent.workspace.rows import Row, as_given, job_facts, lost
 from hpcagent.workspace.shared import change_told, key_of, may_read, readers_of, said_by
 from hpcagent.workspace.took import Took, lengths_of
 
@@ -573,7 +573,8 @@ def told_plainly(payload: Mapping[str, Any]) -> dict[str, Any]:
 def _plain(one: Approval) -> dict[str, Any]:
     names = ("id", "words", "why", "asked_by", "asked_at", "expires_at", "state", "decided_by", "note", "used_for")
     asked = dict(one.request)
-    said = {"params": asked.get("params", {}), "asked_why": asked.get("why", "")}
+    shown = as_given(asked.get("params", {}), asked.get("given", {}))
+    said = {"params": shown, "asked_why": asked.get("why", "")}
     return {name: getattr(one, name) for name in names} | said | {"digest": one.digest, "request": asked}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from hpcagent.model.failures import meaning
 
-__all__ = ["OVER", "Row", "exit_code", "job_facts", "lost"]
+__all__ = ["OVER", "Row", "as_given", "exit_code", "job_facts", "lost"]
 
 _EXIT_CODE = re.compile(r"\bexit(?:ed with)? code (-?\d+)")
 OVER = ("completed", "failed", "stopped", "cancelled")
@@ -86,6 +86,11 @@ class Row:
         return self.state in OVER
 
     @property
+    def params(self) -> dict[str, Any]:
+        """Parameters as they are shown: a file of a run is `artifact:RUN/PATH`, as the caller wrote it."""
+        return as_given(self.manifest.get("params", {}), self.request.get("given", {}))
+
+    @property
     def node_hours_at_most(self) -> float | None:
         """Of all of it; None: nothing bounds them."""
         rest = self.request.get("node_hours")
@@ -108,11 +113,21 @@ class Row:
             "asked_at": self.asked_at,
             "ended_at": self.ended_at or None,
             "failure": failure.get("name"),
-            "params": dict(self.manifest.get("params", {})),
+            "params": self.params,
             "metrics": dict((self.result or {}).get("metrics", {})),
             "distrusted": (self.result or {}).get("distrusted"),
             "units": dict((self.result or {}).get("units", {})),
         }
+
+
+def as_given(params: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
+    """Parameters with the text that the caller wrote in place of the path of a file of a run.
+
+    Example:
+        >>> as_given({"x": 1.0, "file": "/ws/work/1f/a.txt"}, {"file": "artifact:r-1/a.txt"})
+        {'x': 1.0, 'file': 'artifact:r-1/a.txt'}
+    """
+    return {name: given.get(name, value) for name, value in params.items()}
 
 
 def job_facts(row: Row) -> dict[str, Any]:

@@ -46,7 +46,16 @@ from hpcagent.workspace.progress import Progress
 from hpcagent.workspace.records import Records
 from hpcagent.workspace.rows import Row, exit_code, job_facts
 
-__all__ = ["ARTIFACT", "Runs", "is_function", "is_ours", "refuse_label", "sandbox_of", "size_of"]
+__all__ = [
+    "ARTIFACT",
+    "Runs",
+    "is_function",
+    "is_ours",
+    "refuse_files",
+    "refuse_label",
+    "sandbox_of",
+    "size_of",
+]
 
 ARTIFACT = "artifact:"
 LIST_MOST = 1000
@@ -116,7 +125,7 @@ class Runs(Records):
                 error.message,
                 field="app",
                 value=reference,
-                do="hpcagent apps lists those that there are",
+                do="`hpcagent workspace apps` lists those that you may use",
             ) from None
         if not Path(reference).expanduser().is_file():  # a file may be another one at the next call
             self._apps[reference] = found
@@ -153,7 +162,11 @@ class Runs(Records):
             tool = self.tool_app(app)
             return app if tool is None else self.store.put(packed(tool))
         except BadInput as error:
-            named = {"value": app, "do": "list_tools says how each tool stands"} if isinstance(app, str) else {}
+            named = (
+                {"value": app, "do": "`hpcagent tools list` says how each tool stands"}
+                if isinstance(app, str)
+                else {}
+            )
             raise NotAllowed("contract", error.message, field="app", **named) from None
 
     def tool_app(self, reference: str) -> App | None:
@@ -205,7 +218,7 @@ class Runs(Records):
             raise NotAllowed("contract", error.message, field="params", do="correct it and ask again") from None
         if data_only:
             check_only_data(found, params, settings or {})
-            _refuse_files(found, params)
+            refuse_files(found, params)
         asked_for = dict(resources or {}) | ({} if walltime_s is None else {"walltime_s": walltime_s})
         field = "resources" if resources else "walltime_s"
         try:
@@ -223,9 +236,10 @@ class Runs(Records):
                 field="inputs",
                 value=list(inputs),
                 allowed=", ".join(found.contract.inputs) or "none",
-                do="name runs that have ended, by their ids",
+                do="name runs that have ended, by their ids" if found.contract.inputs else "leave inputs out",
             )
         values = {name: self._file_of(caller, value) for name, value in params.items()}
+        self._refuse_absent(where, found, values)
         try:
             manifest = found.manifest(
                 values,
@@ -241,7 +255,7 @@ class Runs(Records):
                 error.message,
                 field=field,
                 value=params.get(field),
-                do=f"hpcagent apps {found.name} has names, units and bounds",
+                do=_where_said(found),
             ) from None
         self._refuse_misfit(where, manifest.resources)
         nodes, limit_s = manifest.resources.nodes, manifest.resources.walltime_s
@@ -255,6 +269,7 @@ class Runs(Records):
             version=found.contract.version,
             work=manifest.execution_id,
             params=dict(manifest.params),
+            given={name: str(value) for name, value in params.items() if values[name] != value},
             site=where,
             nodes=nodes,
             node_hours=most,
@@ -306,6 +321,28 @@ class Runs(Records):
         with self._turn:
             row = self._row(caller, identity)
         return folder_and_path(self._workdir(row), row.result or {}, path)
+
+    def _refuse_absent(self, site: str, app: App, values: Mapping[str, Any]) -> None:
+        """Refuse a file that is not there, unless the site is another machine, which may have it.
+
+        Raises:
+            NotAllowed: Which parameter, and the path.
+        """
+        if find_profile(self._profile(site)).remote:
+            return
+        for name in app.settings.get("reads", ()):
+            value = values.get(name)
+            if not isinstance(value, str) or not value:
+                continue
+            if not Path(value).is_absolute() or not Path(value).is_file():
+                raise NotAllowed(
+                    "contract",
+                    "there is no such file",
+                    field=name,
+                    value=value,
+                    allowed="the absolute path of a file, or artifact:RUN/PATH, a file of a run",
+                    do="correct the path, or make the file, and ask again; nothing was run",
+                )
 
     def run(
         self,
@@ -824,7 +861,7 @@ class Runs(Records):
             result = row.result or {}
             found = row.brief() | {
                 "changed_at": row.changed_at,
-                "params": row.manifest.get("params", {}),
+                "params": row.params,
                 "version": row.request.get("version", ""),
                 "execution_id": row.execution_id,
                 "metrics": result.get("metrics", {}),
@@ -941,7 +978,15 @@ def is_function(reference: str) -> bool:
     return bool(colon) and not module.startswith("hpcagent.") and not Path(reference).expanduser().is_file()
 
 
-def _refuse_files(app: App, params: Mapping[str, Any]) -> None:
+def _where_said(app: App) -> str:
+    """What shows the parameters of an app; a registered tool is shown by another command than an app."""
+    if app.name in SCRIPTS:
+        return f"the parameters of {app.name} are {', '.join(app.contract.space.names)}"
+    command = "tools show" if tool_of(app) is not None else "apps"
+    return f"`hpcagent {command} {app.name}` has names, units and bounds"
+
+
+def refuse_files(app: App, params: Mapping[str, Any]) -> None:
     """No text of an app that the library brings is a file: what a run has written is none of its words.
 
     Raises:

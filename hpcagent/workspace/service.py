@@ -89,6 +89,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "jobs": Core.jobs,
     "describe": Core.describe,
     "register_tool": Core.register_tool,
+    "packed_tool": Core.packed_tool,
     "list_tools": Core.list_tools,
     "get_tool": Core.get_tool,
     "decide_tool": Core.decide_tool,

@@ -26,6 +26,7 @@ from hpcagent.registry.source import LARGEST
 from hpcagent.registry.store import Change, Seen
 from hpcagent.registry.trials import tried
 from hpcagent.shown import plain
+from hpcagent.workspace.app_store import packed
 from hpcagent.workspace.artifacts import read_piece
 from hpcagent.workspace.following import Following
 from hpcagent.workspace.runs import ARTIFACT
@@ -215,6 +216,33 @@ class Registered(Following):
             raise BadInput(f"there is no app {app[:80]!r} that you may use.", value=app[:80])
         return found.contract.model_dump(mode="json")
 
+    def packed_tool(self, caller: Caller, *, app: str) -> dict[str, Any]:
+        """A registered tool that the caller may use, as a record of an app; nothing is kept.
+
+        Raises:
+            NotAllowed: It may not run, or the caller may not use it.
+        """
+        own = f"own:{app.partition('@')[0]}"
+        try:
+            found = self.tool_app(app) if self.gate.may_use(caller, "apps", own) else None
+        except BadInput as error:
+            raise NotAllowed(
+                "contract",
+                error.message,
+                field="app",
+                value=app[:80],
+                do="`hpcagent tools list` says how each tool stands",
+            ) from None
+        if found is None:
+            raise NotAllowed(
+                "contract",
+                "there is no tool of that name that you may use",
+                field="app",
+                value=app[:80],
+                do="`hpcagent workspace apps` lists those that you may use",
+            )
+        return packed(found)
+
     # -- deciding -----------------------------------------------------------------------------
 
     def decide_tool(
@@ -344,7 +372,9 @@ class Registered(Following):
     def _known_tool(self, tool: str) -> None:
         if tool not in app_names() and not self.tools.has(tool) and tool not in SCRIPTS:
             raise BadInput(
-                f"there is no tool and no app {tool[:80]!r}; list_tools has the tools.", value=tool[:80]
+                f"there is no tool and no app {tool[:80]!r}; `hpcagent tools list` has the tools, "
+                "`hpcagent workspace apps` the apps.",
+                value=tool[:80],
             )
 
     # -- trying -------------------------------------------------------------------------------

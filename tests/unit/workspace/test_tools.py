@@ -581,3 +581,122 @@ def test_a_name_is_never_a_path(core, name):
         with pytest.raises(BadInput):
             refused()
     assert sorted(str(p) for p in core.folder.root.rglob("*")) == before
+
+
+# -- files of runs ----------------------------------------------------------------------------
+
+MADE = '''\
+from pathlib import Path
+
+
+def made(n: int = 3) -> Path:
+    """Write lines.
+
+    Args:
+        n: So many lines, 1 to 9.
+
+    Returns:
+        The file.
+    """
+    file = Path("a.txt")
+    file.write_text("1\\n" * n)
+    return file
+'''
+COUNTED = '''\
+from pathlib import Path
+
+
+def counted(file: Path, skip: int = 0) -> float:
+    """Lines of a file.
+
+    Args:
+        file: A text.
+        skip: Lines that do not count, 0 to 2.
+
+    Returns:
+        A ratio.
+    """
+    return float(len(file.read_text().splitlines()) - skip)
+'''
+
+
+def artifact_of(core: Core) -> str:
+    approved(core, MADE, despite_tests=True)
+    approved(core, COUNTED, despite_tests=True)
+    done = ended(core, "made", {})
+    assert done["state"] == "completed", done
+    return f"artifact:{done['id']}/{done['artifacts']['made']}"
+
+
+def optimized(core: Core, fixed: dict[str, Any], who: str = "ada") -> dict[str, Any]:
+    return core.bayesian_optimize(
+        by(core, who), objective_function="counted", objective={"maximize": "counted"}, budget=2, fixed=fixed
+    )
+
+
+def test_a_file_of_a_run_is_shown_as_the_caller_wrote_it_and_equal_runs_are_one(core):
+    artifact = artifact_of(core)
+    with (core.folder.root / "workspace.toml").open("a") as file:
+        file.write('[[approval]]\napp = "counted"\nroles = ["planner"]\n')
+    core.look()
+    with pytest.raises(NotAllowed) as refused:
+        core.run(by(core, "ada"), app="counted", params={"file": artifact})
+    (waits,) = [one for one in core.approval_list(by(core)) if one["id"] == refused.value.approval]
+    assert waits["params"] == {"file": artifact, "skip": 0}
+    core.decide(by(core, "bob"), waits["id"], grant=True)
+    done = ended(core, "counted", {"file": artifact})
+    assert (done["state"], done["metrics"], done["params"]) == ("completed", {"counted": 3.0}, waits["params"])
+    (line,) = core.listed(by(core, "ada"), app="counted")["runs"]
+    assert line["params"]["file"] == artifact
+    row = core.rows[done["id"]]
+    assert Path(row.manifest["params"]["file"]).is_file()
+    found = core.run(by(core, "ada"), app="counted", params={"file": row.manifest["params"]["file"]})
+    assert found["found"] and found["id"] == done["id"]
+    again = core.repeat(by(core), identity=done["id"], changes=["skip=1"])
+    assert again["params"] == {"file": artifact, "skip": 1}
+
+
+def test_a_campaign_takes_a_file_of_a_run_and_no_other_file(core, tmp_path):
+    artifact = artifact_of(core)
+    begun = optimized(core, {"file": artifact})
+    until = time.monotonic() + PATIENCE_S
+    while not core.rows[begun["id"]].over:
+        core.look()
+        time.sleep(0.1)
+        assert time.monotonic() < until
+    done = core.status(by(core, "ada"), begun["id"])
+    assert done["state"] == "completed", done
+    best = core.answer(by(core, "ada"), begun["id"])["best"]
+    assert best["metrics"]["counted"] == 3 - best["params"]["skip"] and str(core.folder.root) not in str(best)
+    assert core.rows[begun["id"]].request["given"] == {"file": artifact}
+    other = tmp_path / "a.txt"
+    other.write_text("1\n")
+    for wrong in (str(other), "file:a.txt", "artifact:r-nobody/a.txt", f"{artifact}.absent", "a.txt"):
+        with pytest.raises(BadInput) as refused:
+            optimized(core, {"file": wrong})
+        assert "asked/" not in str(refused.value), wrong
+    with pytest.raises(NotAllowed, match="'file' has no value") as refused:
+        optimized(core, {})
+    assert "asked/" not in str(refused.value) and ".toml" not in str(refused.value)
+    text = f'app = "synthetic"\nfixed.style = "{artifact}"\nobjective.minimize = "value"\nuntil.max_runs = 2\n'
+    with pytest.raises(NotAllowed):
+        core.start(by(core, "ada"), {"data": text})
+
+
+def test_a_file_of_a_run_that_the_caller_may_not_read_is_in_no_campaign(core):
+    artifact = artifact_of(core)
+    with pytest.raises(BadInput, match="there is no run"):
+        optimized(core, {"file": artifact}, who="bob")
+
+
+def test_what_is_wrong_with_a_run_of_a_tool_names_commands_that_there_are(core, tmp_path):
+    approved(core, COUNTED, despite_tests=True)
+    with pytest.raises(NotAllowed, match="`hpcagent tools show counted` has names"):
+        core.run(by(core, "ada"), app="counted", params={})
+    with pytest.raises(NotAllowed, match=r"allowed: none\. Do this: leave inputs out"):
+        done = ended(core, "oscillator", {})
+        core.run(by(core, "ada"), app="counted", params={"file": "x"}, inputs=[done["id"]])
+    with pytest.raises(NotAllowed, match=r"there is no such file; file = .a\.txt"):
+        core.run(by(core, "ada"), app="counted", params={"file": "a.txt"})
+    with pytest.raises(BadInput, match="`hpcagent tools list` has those that there are"):
+        core.get_tool(by(core, "ada"), name="nobody")

@@ -121,3 +121,64 @@ def test_the_best_point_of_a_tool_is_looked_for_by_its_name(shell):
         search = there.bayesian_optimize("valley", {"minimize": "valley"}, 4)
         assert there.wait(search["id"], 120)["state"] == "completed"
         assert set(there.answer(search["id"])["best"]["metrics"]) == {"valley"}
+
+
+LINES = '''\
+from pathlib import Path
+
+
+def lines_of(file: Path, skip: int = 0) -> float:
+    """Lines of a file.
+
+    Args:
+        file: A text.
+        skip: Lines that do not count, 0 to 9.
+
+    Returns:
+        A ratio.
+    """
+    return float(max(0, len(file.read_text().splitlines()) - skip))
+
+
+def test_lines_of(tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_text("1")
+    assert lines_of(file) == 1.0
+'''
+
+
+def approve(shell, tmp_path, name: str, text: str) -> None:
+    (tmp_path / f"{name}.py").write_text(text)
+    assert shell("tools", "register", f"{name}.py")[0] == 0
+    assert shell("tools", "approve", name, "--despite-tests")[0] == 0
+
+
+def test_a_campaign_of_a_tool_is_started_from_its_file(shell, tmp_path):
+    approve(shell, tmp_path, "half", HALF)
+    (tmp_path / "c.toml").write_text(
+        'app = "half"\n[objective]\nmaximize = "half"\n[policy]\nname = "random"\n[until]\nmax_runs = 2\n'
+    )
+    code, said = shell("workspace", "start", "c.toml", "--wait")
+    assert code == 0 and '"best"' in said, said
+    code, said = shell("workspace", "run", "half", "x=99")
+    assert code != 0 and "`hpcagent tools show half`" in said and "hpcagent apps half" not in said
+
+
+def test_a_file_by_a_relative_path_runs_and_one_that_is_absent_is_refused_at_once(shell, tmp_path):
+    approve(shell, tmp_path, "lines_of", LINES)
+    code, said = shell("workspace", "run", "lines_of", "file=below/a.txt")
+    assert code != 0 and "there is no such file" in said and f"{tmp_path}/below/a.txt" in said
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "a.txt").write_text("1\n2\n3\n")
+    code, said = shell("workspace", "run", "lines_of", "file=below/a.txt", "--wait")
+    assert code == 0 and "lines_of: 3" in said, said
+    code, said = shell("workspace", "run", "lines_of", "file=below/a.txt", "--wait")
+    assert code == 0 and "`--again` does it once more" in said
+    (tmp_path / "below" / "c.toml").write_text(
+        'app = "lines_of"\nfixed.file = "a.txt"\n[objective]\nmaximize = "lines_of"\n'
+        '[policy]\nname = "random"\n[until]\nmax_runs = 2\n'
+    )
+    code, said = shell("workspace", "start", "below/c.toml", "--wait")
+    assert code == 0 and '"best"' in said, said
+    said = shell("tools", "show", "nobody")[1]
+    assert "`hpcagent tools list` has those that there are" in said
