@@ -115,7 +115,7 @@ def not_asked(model: Model, error: Exception) -> str:
     at = f" at {model.base_url}" if model.base_url else ""
     return (
         f"the model {model.model_name}{at} could not be asked: {str(error).rstrip('.')}. See that its server "
-        f"runs and can be reached from this machine, and that {URL} and {KEY} are those of it (docs/howto/models.md)."
+        f"runs and can be reached from here, and that {URL} and {KEY} are those of it (docs/howto/models.md)."
     )
 
 

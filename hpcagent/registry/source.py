@@ -342,8 +342,8 @@ class _Whole:
                 public[_MOST_TOOLS],
                 f"the text has {len(public)} functions; at most {_MOST_TOOLS} are taken at once",
             )
-        for node in tests:
-            self._plain_test(node)
+        for one in tests:
+            self._plain_test(one)
         seen: set[str] = set()
         for names, node in self.defines:
             twice = names & seen if isinstance(node, ast.FunctionDef | ast.ClassDef) else set()
