@@ -77,30 +77,40 @@ class Cluster:
         memory_kill: bool = False,
         submit_limit: int | None = None,
     ) -> None:
-        # Directly in /tmp: the path of a unix socket ends at 107 characters, and munge wants no folder above
-        # its socket in which others may rename.
-        self.folder = Path(tempfile.mkdtemp(prefix="hps-", dir="/tmp"))
         self.nodes = tuple(f"n{i + 1}" for i in range(nodes))
-        self.env: Mapping[str, str] = {"SLURM_CONF": str(self.folder / "slurm.conf")}
         self.accounting = accounting
         self.memory_kill = memory_kill
         self.submit_limit = submit_limit
+        for again in range(3):
+            try:
+                self._begin()
+                return
+            except AssertionError as error:  # somebody has taken a port since it was found to be free
+                if "Address already in use" not in str(error) or again == 2:
+                    raise
+
+    def _begin(self) -> None:
+        # Directly in /tmp: the path of a unix socket ends at 107 characters, and munge wants no folder above
+        # its socket in which others may rename.
+        self.folder = Path(tempfile.mkdtemp(prefix="hps-", dir="/tmp"))
+        self.env: Mapping[str, str] = {"SLURM_CONF": str(self.folder / "slurm.conf")}
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         try:
             for name in ("munge", "state", "spool", "log", "run", "db"):
                 (self.folder / name).mkdir()
             self.folder.chmod(0o755)
-            self._ports = _free_ports(nodes + 3)
+            self._ports = _free_ports(len(self.nodes) + 3)
             self._configure()
             self._start_munge()
-            if accounting:
+            if self.accounting:
                 self._start_accounting()
-            if submit_limit is not None:
-                self._limit(submit_limit)
+            if self.submit_limit is not None:
+                self._limit(self.submit_limit)
             self.start_controller(forget=True)
             for node in self.nodes:
                 self._start_node(node)
-            self._wait("all nodes idle", lambda: self.run("sinfo -h -o %T,%D", check=False) == f"idle,{nodes}")
+            idle = f"idle,{len(self.nodes)}"
+            self._wait("all nodes idle", lambda: self.run("sinfo -h -o %T,%D", check=False) == idle)
         except BaseException:
             self.stop()
             raise
