@@ -53,10 +53,7 @@ class ToolCard(Answer):
     usable: bool = Field(description="Whether run_job takes it as `kind` now.")
     description: str
     sha256: str = Field(description="Digest of its text.")
-    walltime_s: float | None = Field(
-        description="A run is ended after it, in s, unless it asks for another: 600 where the docstring has no "
-        "line such as `Walltime: 20 min`."
-    )
+    walltime_s: float | None = Field(description="Limit of a run in s, unless it asks for another.")
     errors: list[str] = Field(description="What keeps it from being approved.")
     warnings: list[str] = Field(description="What a person should look at.")
     tests: str = Field(description="waiting, passed, failed, none (there are none) or not run (no sandbox).")
@@ -122,7 +119,7 @@ def register_tool_from_code(
             max_length=LARGEST_CODE,
             description="Python: one function or several, each with types and a docstring in Google style: what "
             "it does, each argument (Args:) and what it returns (Returns:), with units in brackets such as [K], "
-            "[1] for a pure number. A line `Walltime: 20 min` says when a run is ended (else after 600 s). "
+            "[1] for a pure number. `Walltime: 20 min` limits a run (else 600 s). "
             "Bounds: Annotated[float, (300.0, 900.0)]. Imports, constants and test_* functions (without "
             "arguments) may be in it; nothing may be done at its top.",
         ),
