@@ -438,7 +438,7 @@ def test_one_that_somebody_else_deleted_is_told_with_the_history_that_is_missing
 
 def test_one_that_is_gone_when_its_walltime_is_over_ran_out_of_time(pbs, blocks):
     pbs.set(history=False, kill_delay_s=0.2)
-    blocks.walltime = "00:00:03"
+    blocks.walltime = "00:00:10"  # long enough to be seen running on a busy machine
     job_id = blocks.submit("sleep 60", 1, "block")
     until(blocks, [job_id], [RUNNING])
     until(blocks, [job_id], [JobState.TIMEOUT])
