@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from hpcagent.errors import BadInput, Busy, HpcAgentError
+from hpcagent.errors import BadInput, Busy, HpcAgentError, NotThere
 from hpcagent.mcp.said import clean, clean_text
 from hpcagent.web.asked import Asked
 from hpcagent.web.feed import Feed
@@ -188,7 +188,7 @@ class Chat:
         turn = self._find(at["turn"])
         with self._turn:
             if turn.question is None or turn.question["id"] != asked.question:
-                raise BadInput("there is no such question any more: it was answered, or the turn has ended.")
+                raise NotThere("there is no such question any more: it was answered, or the turn has ended.")
             turn.said, turn.question = asked.yes, None
             turn.answered.set()
         self._tell(turn)
@@ -219,7 +219,7 @@ class Chat:
             for one in self._turns:
                 if one.id == identity:
                     return one
-        raise BadInput("there is no such turn any more.")
+        raise NotThere("there is no such turn any more.")
 
     def _stop(self, turn: _Turn) -> None:
         with self._turn:

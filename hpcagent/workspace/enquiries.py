@@ -356,7 +356,7 @@ class Enquiries(Campaigns):
         mine = (self.rows[identity] for identity in reversed(self._newest))
         found = next((row for row in mine if row.kind == "run" and row.owner == caller.name), None)
         if found is None:
-            raise BadInput("there is no run of yours that could be repeated; run_job starts one.")
+            raise NotThere("there is no run of yours that could be repeated; run_job starts one.")
         return found
 
 

@@ -22,7 +22,7 @@ from hpcagent.apps.made_with import changed_files
 from hpcagent.apps.modes import MODE
 from hpcagent.catalog import app_names, find_app, packaged
 from hpcagent.contexts.admitted import secret_in, unsecret
-from hpcagent.errors import BadInput, HpcAgentError, StoreError
+from hpcagent.errors import BadInput, HpcAgentError, NotThere, StoreError
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.request import Request, Tier, effects_of
 from hpcagent.gate.rules import Caller
@@ -656,7 +656,7 @@ class Runs(Records):
         with self._turn:
             row = self.rows.get(name) or next(self._simulations(caller, name), None)
             if row is None or not self.gate.sees(caller, row.owner) or row.app != SIMULATION:
-                raise BadInput(f"there is no simulation {name!r}; simulation_run starts one.", value=name)
+                raise NotThere(f"there is no simulation {name!r}; simulation_run starts one.", value=name)
             result = row.result or {}
             failure = result.get("failure") or {}
             failed = row.state in ("failed", "stopped", "cancelled")

@@ -15,7 +15,7 @@ from hpcagent.apps.base import App
 from hpcagent.apps.sandbox.record import Tier
 from hpcagent.catalog import app_names, look_up
 from hpcagent.contexts.events import EVERYONE
-from hpcagent.errors import BadInput, HpcAgentError
+from hpcagent.errors import BadInput, HpcAgentError, NotThere
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Caller
 from hpcagent.registry.agents import Agents, SeenAgent
@@ -213,7 +213,7 @@ class Registered(Following):
         own = name not in app_names()
         found = self.tool_app(app) if own else look_up(app)
         if found is None or not self.gate.may_use(caller, "apps", f"own:{name}" if own else name):
-            raise BadInput(f"there is no app {app[:80]!r} that you may use.", value=app[:80])
+            raise NotThere(f"there is no app {app[:80]!r} that you may use.", value=app[:80])
         return found.contract.model_dump(mode="json")
 
     def packed_tool(self, caller: Caller, *, app: str) -> dict[str, Any]:
