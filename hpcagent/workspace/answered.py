@@ -29,7 +29,7 @@ Earlier = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _Done:
     """A request that was done.
 
     Attributes:
@@ -59,7 +59,7 @@ class Answered:
     def __init__(self, clock: Callable[[], float] = time.time, *, most: int = MOST_KNOWN) -> None:
         self._clock, self._most = clock, most
         self._turn = threading.Condition()
-        self._known: OrderedDict[str, _Known] = OrderedDict()  # by caller and key, the oldest answer first
+        self._known: OrderedDict[str, _Done] = OrderedDict()  # by caller and key, the oldest answer first
         self._going: dict[str, str] = {}  # what is done at this moment, and what was asked
         self._local = (
             threading.local()
@@ -111,7 +111,7 @@ class Answered:
             with self._turn:
                 del self._going[mark]
                 if answer is not None:
-                    self._keep(mark, _Known(digest, self._clock(), answer))
+                    self._keep(mark, _Done(digest, self._clock(), answer))
                 self._turn.notify_all()
         return answer
 
@@ -142,9 +142,9 @@ class Answered:
         if self.key or at < self._clock() - KNOWN_S:
             return
         mark, _, digest = str(event["call"]).partition(".")
-        self._keep(mark, _Known(digest, at, earlier={name: event[name] for name in _FACTS if name in event}))
+        self._keep(mark, _Done(digest, at, earlier={name: event[name] for name in _FACTS if name in event}))
 
-    def _keep(self, mark: str, known: _Known) -> None:
+    def _keep(self, mark: str, known: _Done) -> None:
         self._known[mark] = known
         self._known.move_to_end(mark)
         self._forget()
