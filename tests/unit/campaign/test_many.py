@@ -274,7 +274,7 @@ def test_stopping_ends_nobody_who_is_not_the_coordinator(ended):
 
 def test_the_jobs_of_a_coordinator_and_its_successor_are_cancelled_and_no_strangers(ended):
     class Three(Scheduler):
-        name = "slurm"
+        name, job_variable = "slurm", "SLURM_JOB_ID"
         allocation = queues = history = version = submit = None
 
         def jobs(self, job_ids):
