@@ -124,7 +124,7 @@ def as_given(params: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, A
     """Parameters with the text that the caller wrote in place of the path of a file of a run.
 
     Example:
-        >>> as_given({"x": 1.0, "file": "/ws/work/1f/a.txt"}, {"file": "artifact:r-1/a.txt"})
+        >>> as_given({"x": 1.0, "file": "1f/a.txt"}, {"file": "artifact:r-1/a.txt"})
         {'x': 1.0, 'file': 'artifact:r-1/a.txt'}
     """
     return {name: given.get(name, value) for name, value in params.items()}
