@@ -128,17 +128,17 @@ def replayed(folder: RunDir, campaign: Campaign, *, look: bool | None = None, re
     look = not holder(folder.root)[0] if look is None else look
     begun = _Begun(folder.work) if look else None  # before the journal, which has a run before it begins
     state = State.replay(read_events(folder.events), app=app)
-    if state.whole and not look:
+    if state.damage.none and not look:
         return state
     begun = _Begun(folder.work) if begun is None else begun
     begun.read(state)
     lost = _lost(begun, state, app)
-    late = [m for m in map(state.manifest, (*state.strays, *state.rebuilt)) if m is not None]
+    late = [m for m in map(state.manifest, (*state.damage.strays, *state.damage.rebuilt)) if m is not None]
     if lost or late:
-        rebuilt = state.rebuilt | {m.execution_id for m in lost if m.role != "part"}
+        rebuilt = state.damage.rebuilt | {m.execution_id for m in lost if m.role != "part"}
         state = State.replay(read_events(folder.events), app=app, put_back=(*lost, *late))
-        state.rebuilt |= rebuilt
-        state.unrecorded = lost
+        state.damage.rebuilt |= rebuilt
+        state.damage.unrecorded = lost
     if results:
         for manifest in state.open_ended():
             name = manifest.execution_id
@@ -150,10 +150,10 @@ def replayed(folder: RunDir, campaign: Campaign, *, look: bool | None = None, re
 def _take_result(state: State, result: Result | None, wrong: str) -> None:
     if result is not None:
         state.add_result(result)
-        state.found += 1
-        state.read_from_work.add(result.manifest.execution_id)
+        state.damage.found += 1
+        state.damage.read_from_work.add(result.manifest.execution_id)
     if wrong:
-        state.unusable.append(wrong.rstrip("."))
+        state.damage.unusable.append(wrong.rstrip("."))
 
 
 class _Begun:
@@ -182,9 +182,11 @@ class _Begun:
 def begun_state(folder: RunDir, campaign: Campaign) -> State:
     """A state without any event, to which those of the journal can be given one by one: it puts lost runs back."""
     known = replayed(folder, campaign, results=False)
-    lost = [m for m in known.manifests if m.execution_id in known.rebuilt]
-    state = State(app=(campaign.app.name, campaign.app.contract.version), put_back=(*lost, *known.unrecorded))
-    state.rebuilt |= known.rebuilt
+    lost = [m for m in known.manifests if m.execution_id in known.damage.rebuilt]
+    state = State(
+        app=(campaign.app.name, campaign.app.contract.version), put_back=(*lost, *known.damage.unrecorded)
+    )
+    state.damage.rebuilt |= known.damage.rebuilt
     return state
 
 
@@ -196,13 +198,13 @@ def rebuilt_event(state: State, *, budget: int | None, cap: float | None) -> dic
         budget: Runs that the campaign was last to end with, which its confirmation was then planned for.
         cap: Node-hours, likewise.
     """
-    lost = [m for m in state.unrecorded if m.role != "part"]
-    parts = [m for m in state.unrecorded if m.role == "part"]
-    if not state.unrecorded and state.damaged + len(state.strays) <= state.told_damage:
+    lost = [m for m in state.damage.unrecorded if m.role != "part"]
+    parts = [m for m in state.damage.unrecorded if m.role == "part"]
+    if not state.damage.unrecorded and state.damage.count <= state.damage.told:
         return None
     event: dict[str, Any] = {
         "event": "rebuilt",
-        "damaged": state.damaged + len(state.strays),
+        "damaged": state.damage.count,
         "remarks": list(state.remarks),
         "manifests": [m.model_dump(mode="json") for m in lost],
         "parts": [{"chain": m.requested_by, "manifest": m.model_dump(mode="json")} for m in parts],
@@ -265,7 +267,7 @@ def _lost(begun: _Begun, state: State, app: tuple[str, str]) -> list[Manifest]:
     there = (_manifest_in(begun.work / name, begun.on_record.get(name)) for name in names)
     found = [m for m in there if m is not None and m.created_at >= began]
     ours = [m for m in found if m.role in _ROLES and (m.app, m.app_version) == app]
-    parts = [m for m in found if m.role == "part" and m.execution_id in state.strays]
+    parts = [m for m in found if m.role == "part" and m.execution_id in state.damage.strays]
     return sorted([*ours, *parts], key=lambda m: m.index)
 
 

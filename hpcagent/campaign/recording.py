@@ -80,7 +80,7 @@ class Recording:
         )
         if event is not None:
             self.note(event, sync=True)
-            self.state.unrecorded = []
+            self.state.damage.unrecorded = []
 
     def take_earlier(self, plan: Plan) -> None:
         """Write down what earlier campaigns have found, when this one begins: from then on it has them itself.

@@ -4,36 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hpcagent.apps.base import App
-from hpcagent.apps.chain import ChainRun, inner_manifest
 from hpcagent.apps.finished import with_reuse_said
 from hpcagent.apps.made_with import changed_files
-from hpcagent.apps.parts import Part
 from hpcagent.apps.run_records import OnRecord, RunRecords, close_record_file, open_records
-from hpcagent.apps.worker import execute, execute_each
 from hpcagent.campaign.attempts import Attempts
 from hpcagent.campaign.chain_runs import ChainCall, Inner, InnerRuns, interrupted, part_events, refused
+from hpcagent.campaign.chain_threads import ChainThreads
 from hpcagent.campaign.ensemble_table import Ensemble
 from hpcagent.campaign.ensembles import Ensembles
 from hpcagent.campaign.orders import Orders
 from hpcagent.campaign.recorded import found_result
 from hpcagent.campaign.returned import Returned, answers_of
-from hpcagent.campaign.spread import Lot, Spread
+from hpcagent.campaign.sending import Pack, Sender
 from hpcagent.campaign.state import State, result_event
 from hpcagent.campaign.suspects import Suspects
-from hpcagent.errors import AppFailed, BadInput, SiteFailed
+from hpcagent.errors import AppFailed, BadInput
 from hpcagent.model.records import Cost, Failure, Manifest, Result
-from hpcagent.sites.several import Sites
 from hpcagent.sites.site import Site
 from hpcagent.store.journal import Journal
 from hpcagent.store.rundir import RunDir
@@ -42,16 +36,6 @@ __all__ = ["Runner"]
 
 # Runs that go to a worker together take this long, in seconds.
 PACK_S = 0.01
-
-# So many chains have their functions running at a time; each is a thread that mostly waits.
-MOST_CHAINS = 256
-
-Pack = tuple[Sequence[Manifest], Future[Any]]
-
-
-def _near(inputs: Sequence[Mapping[str, Any]]) -> frozenset[str]:
-    """The endpoint that inputs of a run lie on; what lies here can be sent anywhere."""
-    return frozenset(str(one["remote"]["site"]) for one in inputs if one.get("remote"))
 
 
 @dataclass(slots=True)
@@ -104,7 +88,6 @@ class Runner:
         rolling: bool = False,
     ) -> None:
         self._app = app
-        self._site = site
         self._state = state
         self._journal = journal
         self._work = folder.work.absolute()
@@ -114,22 +97,16 @@ class Runner:
         self.attempts = Attempts(state, retries)
         self._clock = clock
         self._finished: queue.SimpleQueue[Pack | ChainCall | None] = queue.SimpleQueue()
-        self._about_site = site.about
         self._held: deque[Pack | ChainCall | None] = deque()  # several threads may wait
         self._inner = InnerRuns(state, self._work, cache)
         self._asked: list[ChainCall] = []
-        self._chains: dict[str, threading.Thread] = {}
-        self._chains_due: deque[Manifest] = deque()
-        self._stopping = False
         self._suspects = Suspects()
-        self._turn = site.turns.join()
-        self._spread: Spread | None = None
-        if isinstance(site, Sites):
-            known = [*state.results.values(), *state.part_results.values()]
-            self._spread = Spread(
-                site, self._turn, known, state.recent, by_reference=by_reference, lost=self._note_lost
-            )
-        self._chain_turns: dict[int, float] = {}
+        self._sender = Sender(
+            site, state, self.attempts, answered=self._answered, lost=self._note_lost, by_reference=by_reference
+        )
+        self._chains = ChainThreads(
+            state, self.orders, self._sender, answered=self._answered, asked=self._answered
+        )
         self.running: dict[str, Manifest] = {}
         self.given_up: set[str] = set()
         self.may_retry: Callable[[Manifest, float], bool] = lambda manifest, node_hours: True
@@ -141,10 +118,14 @@ class Runner:
         self._returned = Returned(
             state,
             place_of=lambda identity: self._inner.place if identity in self._inner else self._work,
-            site_of=self._site_of,
+            site_of=self._sender.site_of,
             note_of=lambda manifest: self.orders.note_of(self._app_of(manifest.execution_id), manifest),
             clock=clock,
         )
+
+    def _answered(self, came: Pack | ChainCall) -> None:
+        """Called in any thread: runs have ended, or a chain asks for one."""
+        self._finished.put(came)
 
     def _write(self, event: dict[str, Any]) -> None:
         """Put an event into the journal, and what it says into the state."""
@@ -158,11 +139,11 @@ class Runner:
         finished = self._finished
         return Ensembles(
             self._app,
-            self._site,
-            self._turn,
+            self._sender.site,
+            self._sender.turn,
             self._root,
             table=self._launches,
-            order=lambda manifest: self.orders.of(manifest, self._about_site),
+            order=lambda manifest: self.orders.of(manifest, self._sender.about),
             ended=lambda manifest, answer: finished.put(((manifest,), answer)),
             wake=lambda: finished.put(None),
             tell=lambda said: self._news.append(said),
@@ -195,7 +176,7 @@ class Runner:
         """Submit runs; their manifests must be in the journal already."""
         self.running.update((m.execution_id, m) for m in manifests)  # all of them, should the site fail here
         if self._app.chain:
-            self._chains_due.extend(manifests)
+            self._chains.add(manifests)
             self._start_chains()
             return
         if any(m.priority for m in manifests):
@@ -207,8 +188,7 @@ class Runner:
         size = self._pack_size()
         for first in range(0, len(manifests), size):
             self._submit(manifests[first : first + size])
-        if self._spread is not None:
-            self._spread.go()
+        self._sender.go()
 
     def unbooked(self, taken: Mapping[str, float]) -> float:
         """Node-hours of launches that neither a run nor the journal has; see `Ensembles.unbooked`."""
@@ -224,12 +204,12 @@ class Runner:
 
     def share(self, workers: int) -> int:
         """Return how many of so many workers are for these runs, where campaigns share the site."""
-        return self._turn.share(workers)
+        return self._sender.turn.share(workers)
 
     def stop(self) -> None:
         """Release the chains that are running: the campaign is interrupted or over."""
-        self._stopping = True
-        self._turn.leave()
+        self._chains.stop()
+        self._sender.turn.leave()
         close_record_file(self.orders.records)  # on a site of threads the runs were in this process
         if self._ensembles is not None:
             self.settle()
@@ -237,79 +217,16 @@ class Runner:
         self._inner.let_go()
         for asked in self._drop_asked():
             asked.part.set_exception(interrupted())
-        deadline = time.monotonic() + 5.0
-        for thread in list(self._chains.values()):
-            thread.join(max(0.0, deadline - time.monotonic()))
-
-    def _drop_asked(self) -> list[ChainCall]:
-        dropped, self._asked = self._asked, []
-        return dropped
+        self._chains.join(5.0)
 
     # -- chains -------------------------------------------------------------------------------
 
     def _start_chains(self) -> None:
-        most = max(32, min(MOST_CHAINS, 2 * self._site.workers))
-        while self._chains_due and len(self._chains) < most:
-            manifest = self._chains_due.popleft()
-            self._start_chain(self._app, manifest, (), work=self._work, promises=self._promises)
+        self._chains.go(self._app, work=self._work, promises=self._promises)
 
-    def _start_chain(
-        self,
-        app: App,
-        manifest: Manifest,
-        inputs: tuple[Any, ...],
-        *,
-        work: Path,
-        promises: Any,
-        shared: bool = False,
-    ) -> None:
-        """Run the chain's function in a thread; it ends like a run on a worker, with an answer in the queue."""
-        chain = ChainRun(app, inputs, partial(self._ask, manifest, app))
-        if manifest.index not in self._chain_turns:
-            self._chain_turns[manifest.index] = self._turn.next(self._state.recent.expected_s(manifest), runs=0)
-        order = self.orders.of_part(app, manifest, self._about_site, work=work, promises=promises)
-        order |= {"function": chain.function, "account": chain.account, "shared": shared}
-        answer: Future[Any] = Future()
-        answer.add_done_callback(lambda done: self._finished.put(((manifest,), done)))
-
-        def run() -> None:
-            try:
-                answer.set_result(execute(order))
-            except BaseException as error:  # the runner makes a failed result of it
-                answer.set_exception(error)
-
-        thread = threading.Thread(target=run, name=f"chain {manifest.index}", daemon=True)
-        self._chains[manifest.execution_id] = thread
-        try:
-            thread.start()
-        except RuntimeError as error:  # a login node's limit of processes and threads is reached
-            del self._chains[manifest.execution_id]
-            answer.set_exception(SiteFailed(f"The chain's thread on this machine could not be started: {error}."))
-
-    def _ask(
-        self,
-        chain: Manifest,
-        of: App,
-        app: App,
-        inputs: tuple[Any, ...],
-        params: Any,
-        seed: int | None,
-        replicate: int | None,
-    ) -> Part:
-        """Called in a chain's thread; the run itself is started by `collect`."""
-        if self._stopping:
-            raise interrupted()
-        with self.orders.keeping():
-            manifest = inner_manifest(chain, of, app, inputs, params, seed, replicate, self._about_site)
-            if app.made_of and manifest.execution_id not in self._state.parts:
-                # Asked for before modules counted: the same run, under the id that it has in the journal.
-                bare = app.without_modules()
-                before = inner_manifest(chain, of, bare, inputs, params, seed, replicate, self._about_site)
-                if before.execution_id in self._state.parts:
-                    app, manifest = bare, before
-        part = Part(app.name, manifest.execution_id)
-        self._finished.put(ChainCall(part, app, manifest, inputs, chain.execution_id))
-        return part
+    def _drop_asked(self) -> list[ChainCall]:
+        dropped, self._asked = self._asked, []
+        return dropped
 
     def _admit(self) -> None:
         """Write down what chains have asked for, and send what is ready."""
@@ -340,7 +257,7 @@ class Runner:
         result = self._found(self._inner.place, inner.manifest)
         if result is None or changed_files(result.files):
             return None
-        self.orders.look_at(inner, self._about_site)
+        self.orders.look_at(inner, self._sender.about)
         said = with_reuse_said({"notes": result.notes, "versions": result.versions})
         return result.model_copy(update={"notes": tuple(said["notes"])}), self._inner.cached
 
@@ -349,7 +266,7 @@ class Runner:
         inputs = self._inner.inputs_of(inner)
         if app.chain:
             inner.sent = True
-            self._start_chain(
+            self._chains.start(
                 app,
                 manifest,
                 inner.inputs,
@@ -360,57 +277,17 @@ class Runner:
             return
         app.contract.space.validated(manifest.params, where=f"app {app.name}")
 
-        def inner_order(about: Mapping[str, Any]) -> dict[str, Any]:
+        def orders(about: Mapping[str, Any]) -> list[dict[str, Any]]:
             made = self.orders.of_part(app, manifest, about, work=self._inner.place)
-            return made | {"shared": self._inner.cached}
+            return [made | {"shared": self._inner.cached}]
 
-        if self._spread is None:
-            order = inner_order(self._about_site)
-            label, needs = self._place(manifest, self._site)
-        # Those of earlier chains first, so that chains end one after the other and not all at the last moment.
-        turn, priority = self._turn, self._turn.again()
-        if not again:
-            priority = self._chain_turns.get(manifest.index, priority)
+        def turn() -> float:
+            """That of its chain, so that chains end one after the other and not all at the last moment."""
+            behind, of_chain = self._sender.turn.again(), self._chains.turn_of(manifest)
+            return behind if again or of_chain is None else of_chain
 
-        def back(done: Future[Any]) -> None:
-            turn.back(priority)
-            self._finished.put(((manifest,), done))
-
-        if self._spread is None:
-            future = self._site.submit(execute, order, *inputs, executor=label, needs=needs, priority=priority)
-            inner.sent = True
-            future.add_done_callback(back)
-            return
-
-        def send(site: Site, about: Mapping[str, Any]) -> Future[Any]:
-            made, (where, wants) = inner_order(about), self._place(manifest, site)
-            sent = site.submit(execute, made, *inputs, executor=where, needs=wants, priority=priority)
-            sent.add_done_callback(back)
-            return sent
-
+        self._sender.send((manifest,), orders, turn, inputs=inputs, refusable=True)
         inner.sent = True
-        self._spread.add(self._lot((manifest,), priority, send, near=_near(inputs), refuse=back))
-
-    def _lot(
-        self,
-        manifests: Sequence[Manifest],
-        priority: float,
-        send: Callable[[Site, Mapping[str, Any]], Future[Any]],
-        *,
-        near: frozenset[str] = frozenset(),
-        refuse: Callable[[Future[Any]], None] | None = None,
-    ) -> Lot:
-        """Runs that wait for one of several sites."""
-
-        def refused_with(error: Exception) -> None:
-            if not isinstance(error, AppFailed | BadInput) or refuse is None:
-                raise error
-            failed: Future[Any] = Future()
-            failed.set_exception(error)
-            refuse(failed)
-
-        wants_s = max((self.attempts.wants_s.get(m.execution_id, 0.0) for m in manifests), default=0.0)
-        return Lot(manifests, priority, send, wants_s, refused_with if refuse else None, near=near)
 
     def _note_lost(self, site: str, why: str) -> None:
         self._write({"event": "site_lost", "site": site, "reason": why})
@@ -438,42 +315,18 @@ class Runner:
         mean_s = self._state.recent.mean_s
         if mean_s is None or not self._state.recent.enough or self._app.contract.resources_from:
             return 1
-        return max(1, min(int(PACK_S / max(mean_s, 1e-4)), len(self.running) // (4 * self._site.workers)))
+        return max(1, min(int(PACK_S / max(mean_s, 1e-4)), len(self.running) // (4 * self._sender.site.workers)))
 
     def _submit(self, manifests: Sequence[Manifest], *, again: bool = False) -> None:
-        first, runs, turn = manifests[0], len(manifests), self._turn
-        if self._spread is None:
-            orders = [self.orders.of(manifest, self._about_site) for manifest in manifests]
-            label, needs = self._place(first, self._site)
-        if again:
-            priority = turn.again(runs)
-        else:
+        first, runs = manifests[0], len(manifests)
+
+        def turn() -> float:
+            if again:
+                return self._sender.turn.again(runs)
             takes_s = runs * self._state.recent.expected_s(first)
-            priority = turn.next(takes_s, runs=runs, ahead=first.priority < 0)
+            return self._sender.turn.next(takes_s, runs=runs, ahead=first.priority < 0)
 
-        def back(done: Future[Any]) -> None:
-            turn.back(priority, runs=runs)
-            self._finished.put((manifests, done))
-
-        if self._spread is None:
-            work, what = (execute, orders[0]) if runs == 1 else (execute_each, orders)
-            future = self._site.submit(work, what, executor=label, needs=needs, priority=priority)
-            future.add_done_callback(back)
-            return
-
-        def send(site: Site, about: Mapping[str, Any]) -> Future[Any]:
-            made, (where, wants) = [self.orders.of(m, about) for m in manifests], self._place(first, site)
-            work, what = (execute, made[0]) if runs == 1 else (execute_each, made)
-            sent = site.submit(work, what, executor=where, needs=wants, priority=priority)
-            sent.add_done_callback(back)
-            return sent
-
-        self._spread.add(self._lot(manifests, priority, send))
-
-    def _place(self, manifest: Manifest, site: Site) -> tuple[str, dict[str, Any]]:
-        label, needs = site.place(manifest.resources, estimated_runtime_s=manifest.estimated_runtime_s)
-        wants_s = self.attempts.wants_s.get(manifest.execution_id, 0.0)
-        return label, {**needs, "walltime_s": max(wants_s, needs.get("walltime_s", 0.0))} if wants_s else needs
+        self._sender.send(manifests, lambda about: [self.orders.of(m, about) for m in manifests], turn)
 
     def news(self) -> list[str]:
         """What was noticed of the files of runs since the last call, in sentences."""
@@ -514,7 +367,7 @@ class Runner:
         for result, event in read:
             identity = result.manifest.execution_id
             self.running.pop(identity, None)
-            self._chains.pop(identity, None)
+            self._chains.ended(identity)
             charged = identity == culprit if identity in starved else None
             self._sort(taken, result, event, charged=charged, retry=retry)
         self._record(taken.results, taken.events)
@@ -546,9 +399,11 @@ class Runner:
         identity, inner = result.manifest.execution_id, self._is_inner(result)
         found = event.pop("found", False)
         means = None if result.failure is None else result.failure.means
-        elsewhere = self._spread is not None and self._spread.took(result)
+        elsewhere = self._sender.spread is not None and self._sender.spread.took(result)
         app = self._app_of(identity)
-        whole_s = self._site.longest_s(result.manifest.resources) if means is not None and means.cut else None
+        whole_s = (
+            self._sender.site.longest_s(result.manifest.resources) if means is not None and means.cut else None
+        )
         if whole_s is not None and not self.attempts.more_time(result, app, whole_s):
             result = self.attempts.had_all(result, whole_s)
             self._suspects.done(identity)
@@ -579,8 +434,7 @@ class Runner:
             self._submit_again(execution_id)
         self._send(ready)
         self._start_chains()
-        if self._spread is not None:
-            self._spread.go()
+        self._sender.go()
         if self._ensembles is not None:
             self._ensembles.go()
 
@@ -597,7 +451,8 @@ class Runner:
                 break
         self._asked += [one for one in taken if isinstance(one, ChainCall)]
         packs = [one for one in taken if one is not None and not isinstance(one, ChainCall)]
-        return packs if self._spread is None else [pack for pack in packs if self._spread.back(pack[1])]
+        spread = self._sender.spread
+        return packs if spread is None else [pack for pack in packs if spread.back(pack[1])]
 
     def _is_inner(self, result: Result) -> bool:
         return result.manifest.execution_id in self._inner
@@ -611,11 +466,6 @@ class Runner:
         else:
             self._submit([self.running[execution_id]], again=True)
 
-    def _site_of(self, execution_id: str) -> str:
-        if self._spread is not None:
-            return self._spread.site_of(execution_id)
-        return str(self._about_site.get("name", ""))
-
     def _app_of(self, execution_id: str) -> App:
         return self._inner[execution_id].app if execution_id in self._inner else self._app
 
@@ -626,10 +476,7 @@ class Runner:
         self._finished = queue.SimpleQueue()
         self._suspects = Suspects()
         self.attempts.paused.clear()  # sent again with all others
-        self._site = site
-        self._turn.leave()
-        self._turn = site.turns.join()
-        self._about_site = site.about
+        self._sender.move(site)
         if self._ensembles is not None:
             self.settle()
             self._ensembles.stop()
@@ -637,13 +484,13 @@ class Runner:
         left = [m for i, m in before.items() if i not in self._state.results or not self._state.final(i)]
         self.running.clear()
         # Chains go on where they are; their inner runs are sent again.
-        due = {m.execution_id for m in self._chains_due}
-        going = [m for m in left if m.execution_id in self._chains or m.execution_id in due]
+        chains = self._chains.names
+        going = [m for m in left if m.execution_id in chains]
         self.running.update((m.execution_id, m) for m in going)
         self.orders.look_for_ended()
         self.start([m for m in left if m.execution_id not in self.given_up and m not in going])
         for inner in self._inner.unfinished():
-            inner.sent = inner.app.chain and inner.manifest.execution_id in self._chains
+            inner.sent = inner.app.chain and self._chains.running(inner.manifest.execution_id)
         self._send(self._inner.ready())
 
     def _allowed(
@@ -689,7 +536,7 @@ class Runner:
                     failure=Failure(kind="cancelled", name="CapReached", message=why),
                     started_at=now - cost.wall_s,
                     ended_at=now,
-                    site=self._site_of(identity),
+                    site=self._sender.site_of(identity),
                     workdir=str(self._work / identity),
                     attempt=self._state.retried.get(identity, 1),
                     cost=cost,
@@ -699,10 +546,10 @@ class Runner:
         self.given_up.update(self.running)
         if self._ensembles is not None:
             self._ensembles.drop(costs)
-        self._site.cancel([*self.running, *(i.manifest.execution_id for i in self._inner.unfinished())])
+        self._sender.site.cancel([*self.running, *(i.manifest.execution_id for i in self._inner.unfinished())])
         self.running.clear()
         self.attempts.paused.clear()
-        self._chains_due.clear()
+        self._chains.forget_due()
         self._record(ended, [result_event(r) for r in ended])
         return ended
 

@@ -254,7 +254,7 @@ def freeable(read: Snapshot) -> frozenset[str]:
     That is: the journal itself has their final result, and no chain that is still to be run asks for them.
     """
     state = read.state
-    lost = state.read_from_work | {m.execution_id for m in state.unrecorded}
+    lost = state.damage.read_from_work | {m.execution_id for m in state.damage.unrecorded}
     done = {i for i in state.results if state.final(i)} - lost
     parts = {i for i in state.part_results if state.final_part(i)} - lost
     return frozenset(done | {i for i in parts if _asked_by(i, state.parts) in done})

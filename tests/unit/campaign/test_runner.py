@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -254,7 +255,7 @@ def test_runs_that_a_lost_block_had_ended_on_record_are_handed_on_after_one_look
 def test_an_answer_that_comes_while_another_thread_takes_in_is_not_lost():
     """One thread waits in `peek`; the other takes in what is there, before the first has put its answer aside."""
     runner = object.__new__(Runner)
-    runner._held, runner._asked, runner._spread = deque(), [], None
+    runner._held, runner._asked, runner._sender = deque(), [], SimpleNamespace(spread=None)
     answer = object()
 
     class Finished:
