@@ -43,9 +43,9 @@ def test_the_table_has_the_fluctuation_that_argons_debye_temperature_gives(grid)
 
 
 def test_most_campaigns_on_the_table_end_within_the_noise_of_its_optimum(grid, capsys):
-    """83 of the 100 of seeds 5000-5099 did when this was written, and 9 of these 10."""
-    good = grid.campaigns(10)
-    assert good >= 8, capsys.readouterr().out
+    """83 of the 100 of seeds 5000-5099 did when this was written, and 4 of these 5."""
+    good = grid.campaigns(5)
+    assert good >= 4, capsys.readouterr().out
 
 
 @pytest.mark.slow

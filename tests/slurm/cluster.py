@@ -355,8 +355,19 @@ PropagateResourceLimits=NONE
         self.run(f"scancel {job_id}")
 
     def run_out(self, job_id: str) -> None:
-        """Let a running job's walltime be over now; slurmctld notices within 30 s and ends it as TIMEOUT."""
-        self.run(f"scontrol update jobid={job_id} endtime=now")
+        """Let a running job's walltime be over now; slurmctld notices within 30 s and ends it as TIMEOUT.
+
+        scontrol sends the second that it is, and slurmctld refuses one that has gone by until it reads it.
+        """
+        self._wait(
+            f"job {job_id} to be told its end",
+            lambda: any(
+                self._accepts(f"scontrol update jobid={job_id} endtime=now+{ahead}") for ahead in (0, 1, 3, 10)
+            ),
+        )
+
+    def _accepts(self, command: str) -> bool:
+        return self.run(f"{command} >/dev/null 2>&1 && echo yes || true") == "yes"
 
     def cancel_all(self, *, within_s: float = 180.0) -> None:
         """Cancel every job and wait until none is left. For tidying up; `jobs()` tells what there was."""

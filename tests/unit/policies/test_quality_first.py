@@ -224,7 +224,7 @@ def test_the_feasible_optimum_of_the_simulated_campaign_is_found_where_a_sweep_i
     The best allowed point that was run; which of them is the answer is a matter of `recommend`.
     """
     found, gaps = [], []
-    for seed in range(40, 60):
+    for seed in range(40, 50):
         problem = benchmark.LennardJonesTuning(seed)
         steering = make_policy("quality_first", space=problem.space, objective=problem.objective, seed=seed)
         history = benchmark.campaign(problem, steering)
@@ -232,11 +232,11 @@ def test_the_feasible_optimum_of_the_simulated_campaign_is_found_where_a_sweep_i
         best = max(t["ns_per_day"] for t in true if t["energy_fluctuation"] <= benchmark.LIMIT)
         gaps.append(1 - best / problem.best)
         found.append(benchmark.judge(problem, history))
-    assert sum(gap <= 0.05 for gap in gaps) >= 18
+    assert sum(gap <= 0.05 for gap in gaps) >= 9
     assert sum(o.wrong for o in found) <= 1
     assert np.mean([o.failed for o in found]) < 2
     sweeps = []
-    for seed in range(40, 46):
+    for seed in range(40, 44):
         problem = benchmark.LennardJonesTuning(seed)
         sweep = make_policy("sobol", space=problem.space, objective=problem.objective, seed=seed)
         sweeps.append(benchmark.judge(problem, benchmark.campaign(problem, sweep)).gap)
