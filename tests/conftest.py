@@ -87,6 +87,11 @@ def pytest_unconfigure() -> None:
     WARM.end()
 
 
+@pytest.fixture(scope="session")
+def the_trees() -> None:
+    """For tests that look through `tests.trees`: they run in one process, which parses the package once."""
+
+
 @functools.cache
 def at_the_top(module: Path) -> frozenset[str]:
     """Packages without which none of a module's tests run."""

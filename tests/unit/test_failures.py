@@ -22,6 +22,9 @@ from hpcagent.model.failures import CONTINUES, KINDS, MODES, kind_of_error, mean
 from hpcagent.model.records import Failure, Result
 from hpcagent.sites.ended import failure_of
 from hpcagent.sites.schedulers import base
+from tests.trees import parsed
+
+pytestmark = pytest.mark.usefixtures("the_trees")
 
 ROOT = Path(hpcagent.__file__).parent
 TABLE = ROOT / "model" / "failures.py"
@@ -44,7 +47,7 @@ def texts(node: ast.AST | None) -> set[str]:
 
 def raised(path: Path) -> Iterator[tuple[int, set[str], set[str]]]:
     """(line, names, kinds) of every failure that a module makes; no kinds: what the maker's default is."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Call):
             called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
             given = {k.arg: k.value for k in node.keywords}
@@ -108,7 +111,7 @@ def test_a_name_means_the_same_under_every_heading():
 
 def compared(path: Path) -> Iterator[tuple[ast.AST, set[str], str]]:
     """Every comparison with texts: what it is, the texts, and what is compared with them."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if not isinstance(node, ast.Compare):
             continue
         sides = [node.left, *node.comparators]

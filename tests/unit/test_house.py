@@ -14,6 +14,9 @@ import pytest
 import hpcagent
 import hpcagent as ha
 from hpcagent.apps import landscape
+from tests.trees import parsed
+
+pytestmark = pytest.mark.usefixtures("the_trees")
 
 ROOT = Path(hpcagent.__file__).parent
 MODULES = sorted(ROOT.rglob("*.py"))
@@ -116,11 +119,6 @@ def typing_only_in(tree: ast.AST) -> set[int]:
         for statement in node.body
         for inner in ast.walk(statement)
     }
-
-
-@functools.cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
 
 
 @functools.cache
