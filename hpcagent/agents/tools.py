@@ -44,11 +44,13 @@ class Going:
     """A call that goes on, as the tool itself knows it.
 
     Attributes:
-        runs: What it has started so far.
+        runs: What it has started so far, or found.
+        begun: Those of them that were not there before.
         given_up: Set when nobody waits for its answer any more.
     """
 
     runs: list[str] = field(default_factory=list)
+    begun: list[str] = field(default_factory=list)
     given_up: threading.Event = field(default_factory=threading.Event)
 
 
@@ -129,7 +131,14 @@ def _of(one: Tool) -> AgentTool:
         of = price.of
         price = replace(price, of=lambda caller, arguments: of(caller, **checked(arguments)))
     return AgentTool(
-        one.name, words, made.parameters, do, spends=one.asks, price=price, manages=manages, ends=ends
+        one.name,
+        words,
+        made.parameters,
+        do,
+        spends=one.asks or price is not None,
+        price=price,
+        manages=manages,
+        ends=ends,
     )
 
 
@@ -263,6 +272,7 @@ def app_tool(name: str, card: Mapping[str, Any]) -> AgentTool:
         run = caller.workspace.run(**order_of(arguments))
         if (going := GOING.get()) is not None:
             going.runs.append(run["id"])
+            going.begun += [] if run["found"] else [run["id"]]
         return waited(caller, run["id"], APP_WAIT_S) | {"found": run["found"]}
 
     bound = f"use run_job with kind {name} and walltime_s"

@@ -19,7 +19,7 @@ from hpcagent.agents.cited import known_of, numbers_of_answer, run_ids_in
 from hpcagent.agents.marked import data_text
 from hpcagent.agents.numbers import Known
 from hpcagent.agents.tools import GOING, AgentTool, Going
-from hpcagent.errors import HpcAgentError
+from hpcagent.errors import BadInput, HpcAgentError
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.mcp.callers import Caller
 from hpcagent.mcp.said import clean, clean_text
@@ -165,12 +165,14 @@ class TurnNow:
             taken = self.budget.take(self.caller, tool, arguments)
             answer = let_through(self.caller, lambda: tool.do(self.caller, arguments), self.ask, agent)
         except HpcAgentError as error:
-            self.budget.give_back(taken)
-            return self._refused(agent, tool, arguments, error, time.monotonic() - began)
+            going = GOING.get() or Going()
+            if isinstance(error, BadInput | NotAllowed) and not going.runs:
+                self.budget.give_back(taken)  # any other error leaves open whether something has begun
+            return self._refused(agent, tool, arguments, error, time.monotonic() - began, going)
         except Exception as error:  # a registered tool of somebody: a model is told, nothing else breaks
-            self.budget.give_back(taken)
             broken = HpcAgentError(f"{tool.name} failed: {type(error).__name__}: {error}")
-            return self._refused(agent, tool, arguments, broken, time.monotonic() - began)
+            going = GOING.get() or Going()
+            return self._refused(agent, tool, arguments, broken, time.monotonic() - began, going)
         runs = tuple(run_ids_in(answer))
         wall_s = time.monotonic() - began
         started = _started(arguments, answer, runs) if tool.spends else ()
@@ -182,11 +184,20 @@ class TurnNow:
         return data_text(tool.name, answer), done
 
     def _refused(
-        self, agent: str, tool: AgentTool, arguments: dict[str, Any], error: HpcAgentError, wall_s: float
+        self,
+        agent: str,
+        tool: AgentTool,
+        arguments: dict[str, Any],
+        error: HpcAgentError,
+        wall_s: float,
+        going: Going,
     ) -> tuple[str, Called]:
         wrong = isinstance(error, NotAllowed) and error.check == "contract"
         said = {"error": error.message, **({"refused": error.plain()} if isinstance(error, NotAllowed) else {})}
-        done = Called(agent, tool.name, arguments, error.message, not wrong, wall_s=wall_s)
+        runs, begun = tuple(going.runs), tuple(going.begun)
+        done = Called(
+            agent, tool.name, arguments, error.message, not wrong, runs=runs, wall_s=wall_s, started=begun
+        )
         with self._turn:
             self.calls.append(done)
         self.tell(Event("refused", agent, tool.name, error.message))

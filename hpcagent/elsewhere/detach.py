@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pickle
 import signal
@@ -226,8 +227,15 @@ def started(
         own_session: Whether the new one begins in a session of its own.
     """
     command = python_command(module, *arguments)
-    actions = [(os.POSIX_SPAWN_DUP2, a, b) for a, b in moved]
-    return Spawned(os.posix_spawn(command[0], command, os.environ, file_actions=actions, setsid=own_session))
+    behind = 1 + max(to for _, to in moved)
+    # Out of the way of the numbers that they get: with standard input closed, one of them may be 0.
+    lifted = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, behind) for descriptor, _ in moved]
+    try:
+        actions = [(os.POSIX_SPAWN_DUP2, a, to) for a, (_, to) in zip(lifted, moved, strict=True)]
+        return Spawned(os.posix_spawn(command[0], command, os.environ, file_actions=actions, setsid=own_session))
+    finally:
+        for descriptor in lifted:
+            os.close(descriptor)
 
 
 def spawned(module: str, *arguments: str, log: Path) -> Spawned:

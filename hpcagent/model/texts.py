@@ -38,13 +38,14 @@ LONGEST_NAME = 200
 """Bytes: file systems take 255, and something is added to names."""
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-# Nothing of what Unicode calls format characters (Cf) is in a text that a program takes: it is not seen.
+# Nothing of what Unicode calls format characters (Cf), or keeps for more of what is drawn as nothing
+# (Default_Ignorable_Code_Point), is in a text that a program takes: it is not seen.
 _UNSEEN = (
-    "\u00ad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    "\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e007f"
+    "\u00ad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff0-\ufffb"
+    "\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e00ff\U000e01f0-\U000e0fff"
 )
 UNSEEN = re.compile(f"[{_UNSEEN}]")
-"""One character that is not seen: of the category Cf, or one that has no business in a text."""
+"""One character that is not seen: of the category Cf, or without a meaning so far and ignored."""
 # Selectors of variants, fillers and the empty Braille cell: letters and marks (some stand in names of Python) that
 # are drawn as nothing.
 _FILLERS = "\ufe00-\ufe0f\U000e0100-\U000e01ef\u115f\u1160\u3164\uffa0\u034f\u17b4\u17b5\u180b-\u180f\u2800"

@@ -103,13 +103,14 @@ class Journal:
         if now - self._checked_at > CHECK_EVERY_S:
             self.check(beside=now - self._looked_at > SYNC_EVERY_S)
         with refusing_clearly(self.path):
+            written = 0
             try:
-                written = 0
                 while written < len(lines):
                     written += os.write(self._descriptor, lines[written:])
             except OSError:
                 with contextlib.suppress(OSError):
-                    os.ftruncate(self._descriptor, self._size)
+                    if os.fstat(self._descriptor).st_size == self._size + written:  # else others have written, too
+                        os.ftruncate(self._descriptor, self._size)
                 raise
             self._size += len(lines)
             if time.monotonic() - self._synced_at > SYNC_EVERY_S:

@@ -11,7 +11,7 @@ from typing import Any
 from hpcagent.apps.sandbox.tiers import tiers
 from hpcagent.contexts.admitted import unsecret
 from hpcagent.contexts.events import EVERYONE, Events, Told
-from hpcagent.errors import HpcAgentError, NotThere, RunDirLocked, StoreError, in_brief
+from hpcagent.errors import HpcAgentError, NotThere, RunDirGone, RunDirLocked, StoreError, in_brief
 from hpcagent.gate.accounts import Accounts
 from hpcagent.gate.approvals import Approval, Approvals
 from hpcagent.gate.gate import Admission, Gate, refuse_secret
@@ -97,7 +97,22 @@ class Records:
     # -- the journal --------------------------------------------------------------------------
 
     def _write(self, *events: dict[str, Any]) -> None:
-        """Append events, all or none; what was written holds."""
+        """Append events, all or none; what was written holds.
+
+        Raises:
+            RunDirGone: The journal was deleted, moved or replaced; looked at before each write, as the answer
+                to a request may rest on it.
+            StoreFull: The disk refuses.
+        """
+        try:
+            self._journal.check()
+        except RunDirGone as error:
+            raise RunDirGone(
+                f"{self.folder.journal} is not as this service has left it: deleted, replaced or written by "
+                "somebody else. Nothing is written, and nothing new begins. Put the file back, or end the service "
+                "(hpcagent workspace end): the next one goes on from what is there.",
+                path=str(self.folder.journal),
+            ) from error
         self._journal.append(events)
 
     def _refusal(self, event: dict[str, Any]) -> None:

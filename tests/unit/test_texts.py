@@ -14,7 +14,7 @@ from hpcagent.campaign.loading import load_run
 from hpcagent.errors import BadInput
 from hpcagent.model.base import RECORDED, build, parse_toml, read_json, read_toml
 from hpcagent.model.contract import Contract, Metric
-from hpcagent.model.texts import as_name, checked_name, line, word, words
+from hpcagent.model.texts import NOT_SHOWN, as_name, checked_name, line, word, words
 from hpcagent.sites.profiles import find_profile
 
 HOSTILE = [
@@ -156,6 +156,20 @@ def test_every_format_character_of_unicode_is_refused_in_names():
     assert len(unseen) > 150
     assert [c for c in unseen if as_name(f"a{c}b") != "a_b"] == []
     assert checked_name("Kühlung – 水 é́") == "Kühlung – 水 é́"
+
+
+# Unicode 15, DerivedCoreProperties.txt: Default_Ignorable_Code_Point.
+IGNORED = [
+    *((0xAD, 0xAD), (0x34F, 0x34F), (0x61C, 0x61C), (0x115F, 0x1160), (0x17B4, 0x17B5), (0x180B, 0x180F)),
+    *((0x200B, 0x200F), (0x202A, 0x202E), (0x2060, 0x206F), (0x3164, 0x3164), (0xFE00, 0xFE0F), (0xFEFF, 0xFEFF)),
+    *((0xFFA0, 0xFFA0), (0xFFF0, 0xFFF8), (0x1BCA0, 0x1BCA3), (0x1D173, 0x1D17A), (0xE0000, 0xE0FFF)),
+]
+
+
+def test_every_character_that_unicode_has_drawn_as_nothing_is_shown():
+    every = [chr(code) for first, last in IGNORED for code in range(first, last + 1)]
+    assert len(every) == 4174
+    assert [hex(ord(c)) for c in every if not NOT_SHOWN.fullmatch(c)] == []
 
 
 def test_words_that_cannot_be_taken_apart_are_refused():

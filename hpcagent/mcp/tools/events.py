@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from hpcagent.contexts.triggers import load_triggers
 from hpcagent.mcp.callers import Caller
-from hpcagent.mcp.serving import Answer, tool
+from hpcagent.mcp.serving import Answer, Price, tool
 
 __all__ = [
     "acknowledge_notifications",
@@ -124,7 +126,21 @@ def unsubscribe_events(caller: Caller, subscription_id: SubscriptionId) -> Subsc
     return Subscribed(**caller.workspace.unsubscribe(subscription_id))
 
 
-@tool("Tell an event", scope="runs:write", right="write", read_only=False, idempotent=False)
+def _price(caller: Caller, *, event: str, **more: Any) -> Mapping[str, Any]:
+    """Nothing where no trigger of the workspace waits for the event; else nobody knows."""
+    triggers = caller.workspace.folder.root / "triggers.toml"
+    waits = triggers.is_file() and any(rule.when == event for rule in load_triggers(triggers))
+    return {} if waits else {"node_hours_at_most": 0.0}
+
+
+@tool(
+    "Tell an event",
+    scope="runs:write",
+    right="write",
+    read_only=False,
+    idempotent=False,
+    price=Price(_price, "start with run_job what the trigger would start, or have the person tell the event"),
+)
 def tell_event(
     caller: Caller,
     event: Annotated[

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
 import hpcagent as ha
 from hpcagent.agents.approving import Question
+from hpcagent.agents.budget import Budget
 from hpcagent.agents.pool import Specialist
 from hpcagent.agents.supervisor import Limits, Supervisor
-from hpcagent.agents.tools import AgentTool
+from hpcagent.agents.tools import AgentTool, app_tool
+from hpcagent.agents.turn import TurnNow
+from hpcagent.errors import SiteFailed
+from hpcagent.mcp.callers import ALL_SCOPES, Caller
+from hpcagent.mcp.serving import Price
 from tests.unit.agents.conftest import RULES, Script, call
 
 NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -393,6 +399,36 @@ def test_what_has_no_price_is_refused_under_a_budget(supervisor, workspace):
     )
     reply = supervisor(script, limits=Limits(node_hours=0.5)).ask("repeat it")
     assert "not known before it runs" in reply.calls[0].refused
+
+
+def test_an_event_that_a_trigger_waits_for_is_refused_under_a_budget(supervisor, workspace):
+    (workspace.folder.root / "triggers.toml").write_text(
+        '[[triggers]]\nname = "t"\nwhen = "go"\nthen = {tool = "synthetic", arguments = {x = 0.5}}\n'
+    )
+    assert "nothing bounds" in refused_by_a_budget(supervisor, "tell_event", 0.5, event="go", payload={})
+    assert refused_by_a_budget(supervisor, "tell_event", 0.5, event="went", payload={}) == ""
+    assert workspace.list()["runs"] == []
+
+
+def test_what_a_run_may_take_stays_taken_when_the_call_fails_behind_its_start(supervisor, workspace, monkeypatch):
+    def gone(*arguments, **more):
+        raise SiteFailed("the service ended under a request")
+
+    tool = app_tool("synthetic", workspace._call("describe", app="synthetic"))
+    tool = replace(tool, price=Price(lambda caller, given: {"node_hours_at_most": 0.3}, "nothing"))
+    caller = Caller("", ALL_SCOPES, workspace)
+    now = TurnNow(caller, Budget(0.5))
+    monkeypatch.setattr(workspace, "status", gone)
+    _, first = now._call("ann", tool, {"x": 0.5})
+    (run,) = first.started
+    assert "service ended" in first.refused and now.started() == {run} == set(now.runs())
+    assert now.budget.taken == 0.3
+    _, second = now._call("ann", tool, {"x": 0.6})
+    assert "may take 0.5 node-hours, of which 0.2" in second.refused and now.budget.taken == 0.3
+    _, third = now._call(
+        "ann", replace(tool, price=Price(lambda caller, given: {"node_hours_at_most": 0.1}, "")), {"nope": 1}
+    )
+    assert third.refused and now.budget.taken == pytest.approx(0.3)  # nothing has begun
 
 
 def test_a_tool_that_breaks_is_said_and_breaks_nothing(supervisor):

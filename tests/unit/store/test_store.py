@@ -128,6 +128,30 @@ def test_a_full_disk_is_one_clear_error_and_keeps_what_was_recorded(tiny_disk):
     assert path.read_bytes().endswith(b"\n")
 
 
+def test_what_a_full_disk_cuts_off_is_never_the_line_of_another_writer(tmp_path, monkeypatch):
+    path = tmp_path / "events.jsonl"
+    journal = Journal.open(path)
+    journal.append([{"event": "a"}])
+    write = os.write
+
+    def full(descriptor, line):
+        with path.open("a") as other:  # since the last look
+            other.write('{"event":"others"}\n')
+        write(descriptor, line[:5])
+        monkeypatch.setattr(os, "write", no_room)
+        return 5
+
+    def no_room(descriptor, line):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(StoreFull):
+        journal.append([{"event": "b"}])
+    monkeypatch.undo()
+    journal.close()
+    assert [e["event"] for e in read_events(path)][:2] == ["a", "others"]
+
+
 def test_a_full_disk_leaves_the_old_metrics_file_whole(tiny_disk):
     path = tiny_disk / "metrics.h5"
     file = MetricsFile(path, CONTRACT)

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from hpcagent.errors import BadInput, NotPermitted, RunDirLocked, StoreFull
+from hpcagent.errors import BadInput, NotPermitted, RunDirGone, RunDirLocked, StoreFull
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.store.journal import read_events
 from hpcagent.workspace.client import Workspace
@@ -63,6 +63,15 @@ def me(core: Core) -> Any:
 
 
 # -- without a service ----------------------------------------------------------------------------
+
+
+def test_nothing_is_answered_from_a_journal_that_was_replaced(core: Core) -> None:
+    core.run(me(core), "synthetic", {"x": 0.3})
+    copy = core.folder.journal.with_name("copy")
+    copy.write_bytes(core.folder.journal.read_bytes())
+    copy.replace(core.folder.journal)  # as editors do, right behind a look at it
+    with pytest.raises(RunDirGone, match="not as this service has left it"):
+        core.run(me(core), "synthetic", {"x": 0.4})
 
 
 def test_where_a_workspace_is(monkeypatch, tmp_path):
