@@ -21,7 +21,7 @@ from hpcagent.registry.findings import Finding
 from hpcagent.registry.record import SHA256, State
 from hpcagent.registry.source import LONGEST_TOOL_NAME
 from hpcagent.registry.steering import check_text
-from hpcagent.science.lammps.script import REFERENCE, commands, nested
+from hpcagent.science.lammps.script import REFERENCE, commands, nested, written
 
 __all__ = ["AddedApp", "AddedApps", "check_name", "looked_over"]
 
@@ -38,7 +38,6 @@ _FILE_AT = {
 # Commands that read files among all of their words, of which some may come with LAMMPS.
 _MAY_READ = re.compile(r"(pair|bond|angle|dihedral|improper|kspace)_(coeff|style)\Z")
 _READING_VARIABLES = ("file", "atomfile")
-_WRITING = re.compile(r"write_(data|restart|dump|coeff)\Z|restart\Z|dump\Z|print\Z|fix\Z|log\Z")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 
 
@@ -159,8 +158,8 @@ def looked_over(app: App, included: Mapping[str, str]) -> list[Finding]:
         []
     """
     texts = {"": app.settings["script"], **included}
-    written = {word for text in texts.values() for words, _ in _commands(text) for word in _outputs(words)}
-    kept = {*app.settings["files"], *written}
+    kept = set(app.settings["files"])
+    kept |= {word for text in texts.values() for words, _ in _commands(text) for word in written(words)}
     moved = app.settings.get("structure") or {}
     kept |= {moved["file"]} if moved.get("file") else set()
     free = {(app.settings.get("restart") or {}).get("variable", "")}
@@ -169,7 +168,7 @@ def looked_over(app: App, included: Mapping[str, str]) -> list[Finding]:
     for name, text in texts.items():
         for words, line in _commands(text):
             for rule, severity, says in _reached(words, kept, free):
-                where = f"{name}: {says}" if name else says
+                where = f"{says} (in {name})" if name else says
                 found.append(Finding(rule=rule, line=line, says=where, severity=severity, tool=app.name))
     said = [(app.contract.description, "description")]
     said += [(one.description, "argument") for one in app.contract.space.parameters if one.description]
@@ -184,10 +183,6 @@ def _commands(text: str) -> Iterator[tuple[list[str], int]]:
         yield one.words, one.first + 1
         for words in nested(one.words):
             yield words, one.first + 1
-
-
-def _outputs(words: list[str]) -> list[str]:
-    return words[1:] if _WRITING.match(words[0]) else []
 
 
 def _reached(words: list[str], kept: set[str], free: set[str]) -> Iterator[tuple[str, Any, str]]:

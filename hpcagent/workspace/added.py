@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from hpcagent.contexts.events import EVERYONE
 from hpcagent.errors import BadInput
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Caller
-from hpcagent.registry.findings import refuse, warnings_of
+from hpcagent.registry.findings import Finding, errors_of, warnings_of
 from hpcagent.registry.inputs import AddedApp, check_name, looked_over
 from hpcagent.registry.scripts import SCRIPTS
 from hpcagent.registry.trials import Trial
@@ -77,7 +77,7 @@ class Added(Registered):
         with self._keeping() as new:
             made = self._with_kept_files(made, new)
             findings = looked_over(made, self._included(made))
-            refuse(findings, f"the script of {made.name}")
+            _refuse(made, findings)
             record = packed(made)
             digest = self.store.digest(record)
             with self._turn:
@@ -388,6 +388,13 @@ class Added(Registered):
     def _tell_added(self, event: str, one: AddedApp, why: str) -> None:
         state = self.added.here[one.name].state if one.name in self.added.here else "removed"
         self._tell(event, EVERYONE, {"tool": one.name, "version": one.version, "state": state, "why": why})
+
+
+def _refuse(app: App, findings: Sequence[Finding]) -> None:
+    """Refuse a script for all that was found in it, at once."""
+    errors = [f"line {one.line}: {one.says}" if one.line else one.says for one in errors_of(findings)]
+    if errors:
+        raise BadInput(f"the script of {app.name} cannot be added. {'. '.join(errors)}.", value=app.name)
 
 
 def _files_of(app: App) -> dict[str, str]:
