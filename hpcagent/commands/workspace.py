@@ -31,6 +31,10 @@ WHAT = {
     "stop": "CAMPAIGN_ID: stop a campaign",
     "extend": "CAMPAIGN_ID: go on with one that has ended, with --set",
     "apps": "apps that the caller may use",
+    "add-app": "SCRIPT [NAME=LOW:HIGH...]: make a LAMMPS script an app of the workspace",
+    "added-apps": "apps that were added, in whatever state",
+    "describe": "APP: its parameters and metrics",
+    "remove-app": "APP: remove one that was added",
     "files": "RUN: its files",
     "fetch": "RUN PATH [TO]: a file of a run",
     "approvals": "what waits for a person, and what was decided",
@@ -66,13 +70,32 @@ def workspace(
     as_: Annotated[str, typer.Option("--as", metavar="NAME", help="Speak for somebody of workspace.toml.")] = "",
     wait: Annotated[bool, typer.Option("--wait", help="run, start: until it has ended.")] = False,
     why: Annotated[
-        str, typer.Option("--why", metavar="TEXT", help="run, start, extend, approve, deny: what is said of it.")
+        str,
+        typer.Option(
+            "--why", metavar="TEXT", help="run, start, extend, add-app, approve, deny: what is said of it."
+        ),
     ] = "",
     state: Annotated[str, typer.Option("--state", metavar="STATE", help="list: only those in this state.")] = "",
     walltime: Annotated[
         float | None,
-        typer.Option("--walltime-s", metavar="S", help="run: wall time after which it is ended, in seconds."),
+        typer.Option(
+            "--walltime-s", metavar="S", help="run, add-app: wall time after which it is ended, in seconds."
+        ),
     ] = None,
+    units: Annotated[
+        list[str] | None,
+        typer.Option("--unit", metavar="NAME=UNIT", help="add-app: unit of a variable; 1 for a pure number."),
+    ] = None,
+    seed_variables: Annotated[
+        list[str] | None,
+        typer.Option("--seed-variable", help="add-app: variable of the script that takes the random seed."),
+    ] = None,
+    name: Annotated[
+        str, typer.Option("--name", help="add-app: its name (krypton of in.krypton by default).")
+    ] = "",
+    sandbox: Annotated[
+        str, typer.Option("--sandbox", metavar="TIER", help="add-app: bubblewrap or limits, for each of its runs.")
+    ] = "",
     changes: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="start, extend: in place of its own."),
@@ -99,10 +122,36 @@ def workspace(
         there.end(runs=runs)
         say("the service has ended" + (", and what it had running" if runs else ""))
         return
-    found = _done(there, what, given, site or "", why, state, changes or [], wait, walltime, again)
+    if what == "add-app":
+        found = _added(
+            there, given, units, seed_variables, name=name, why=why, sandbox=sandbox, walltime_s=walltime
+        )
+    else:
+        _refuse_for_added(what, units, seed_variables, name, sandbox)
+        found = _done(there, what, given, site or "", why, state, changes or [], wait, walltime, again)
     say(json.dumps(found) if as_json else _shown(what, found))
     if isinstance(found, dict) and wait and found.get("state") not in (None, "completed"):
         raise typer.Exit(1)
+
+
+def _added(
+    there: Workspace, given: list[str], units: list[str] | None, seed_variables: list[str] | None, **more: Any
+) -> Any:
+    """The card of a LAMMPS script that is made an app."""
+    from hpcagent.commands.added import variables_of
+    from hpcagent.errors import BadInput
+
+    if not given:
+        raise BadInput(f"`hpcagent workspace add-app` needs more words: {WHAT['add-app']}.")
+    variables = variables_of(given[0], given[1:], units)
+    return there.add_app(given[0], variables or None, seed_variables=seed_variables, **more)
+
+
+def _refuse_for_added(what: str, *options: Any) -> None:
+    from hpcagent.errors import BadInput
+
+    if any(options):
+        raise BadInput(f"--unit, --seed-variable, --name and --sandbox are for `add-app`, not for `{what}`.")
 
 
 def _done(
@@ -120,8 +169,8 @@ def _done(
     """What the service answers."""
     from hpcagent.errors import BadInput
 
-    if what in ("about", "costs", "expire", "apps"):
-        return getattr(there, what)()
+    if what in ("about", "costs", "expire", "apps", "added-apps"):
+        return getattr(there, what.replace("-", "_"))()
     if what == "list":
         return there.list(state=state)
     if what == "approvals":
@@ -149,10 +198,12 @@ def _done(
         to = Path(rest[1] if len(rest) > 1 else Path(rest[0]).name)
         there.fetch(first, rest[0], to)
         return {"path": str(to)}
+    if what == "describe":
+        return there.describe(first)
     calls = {"approve": "grant", "deny": "deny"}
     if what in calls:
         return getattr(there, calls[what])(first, why)
-    return getattr(there, {"files": "artifacts"}.get(what, what))(first)
+    return getattr(there, {"files": "artifacts", "remove-app": "remove_app"}.get(what, what))(first)
 
 
 def _waited(there: Workspace, begun: dict[str, Any]) -> Any:
@@ -172,7 +223,7 @@ def _params(there: Workspace, app: str, words: list[str]) -> dict[str, Any]:
     artifacts = dict(word.split("=", 1) for word in words if "=artifact:" in word)
     plain = [word for word in words if "=artifact:" not in word]
     name = app.partition("@")[0]
-    if name.isidentifier() and name not in app_names() and (there.folder.tools / f"{name}.json").is_file():
+    if name.isidentifier() and name not in app_names() and there.has_tool(name):
         space = Contract.model_validate(there.describe(app)).space
     else:
         space = find_app(name).contract.space
@@ -198,6 +249,10 @@ def _changes(words: list[str]) -> dict[str, Any]:
 
 def _shown(what: str, found: Any) -> str:
     """For a person: tables of what is a list, lines of what is one thing."""
+    if what in ("add-app", "added-apps", "describe", "remove-app"):
+        from hpcagent.commands.added import shown
+
+        return shown(what, found)
     if what == "costs":
         people = [
             {"who": name, **about} for name, about in [("all", found["workspace"]), *found["people"].items()]

@@ -19,6 +19,7 @@ _COMMANDS: tuple[tuple[str, str], ...] = (
     ("tools show", "get_registered_tool"),
     ("tools list", "list_registered_tools"),
     ("workspace apps", "list_apps"),
+    ("workspace describe", "describe_app"),
     (r"apps? [A-Za-z{<][^`\s]*", "describe_app"),
     ("apps", "list_apps"),
     ("contract", "describe_app"),

@@ -115,6 +115,18 @@ class AppStore:
         self._folder = folder
         self._known: dict[str, App] = {}
 
+    def digest(self, record: Mapping[str, Any]) -> str:
+        """The SHA-256 by which an app is kept."""
+        return hashlib.sha256(_text_of(record).encode()).hexdigest()
+
+    def path(self, reference: str) -> Path:
+        """The file of a kept app."""
+        return self._path(reference.removeprefix(STORED))
+
+    def has(self, reference: str) -> bool:
+        """Whether an app is kept."""
+        return self.path(reference).is_file()
+
     def put(self, record: Mapping[str, Any]) -> str:
         """Keep an app, unless it is kept; return its reference.
 
@@ -122,8 +134,7 @@ class AppStore:
             BadInput: It is no record of an app.
             StoreFull: It cannot be written.
         """
-        fields = {"app": record.get("app"), "carried": record.get("carried", ""), "path": record.get("path", [])}
-        text = canonical_json(fields)
+        fields, text = _fields_of(record), _text_of(record)
         if len(text) > LARGEST:
             raise BadInput(f"the app has {len(text) >> 20} MB; at most {LARGEST >> 20} MB are kept.")
         digest = hashlib.sha256(text.encode()).hexdigest()
@@ -184,6 +195,14 @@ class AppStore:
         if len(digest) != 64 or not digest.isalnum():
             raise BadInput("an app is kept by its SHA-256.", value=digest[:80])
         return self._folder / f"{digest}.json"
+
+
+def _fields_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {"app": record.get("app"), "carried": record.get("carried", ""), "path": record.get("path", [])}
+
+
+def _text_of(record: Mapping[str, Any]) -> str:
+    return canonical_json(_fields_of(record))
 
 
 def unpacked(record: Mapping[str, Any]) -> App:

@@ -180,7 +180,7 @@ class Campaigns(Runs):
                 found, toml, reference = self._read(str(packaged_campaign(wanted)), changes)
                 check_values(found)
                 return found, toml, reference
-            text, name = as_data(wanted, changes or {}, self.tools.has)
+            text, name = as_data(wanted, changes or {}, self.has_own)
             reference = self.referred(name)
         else:
             reference = self.referred(campaign["app"])

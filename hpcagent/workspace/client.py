@@ -22,6 +22,7 @@ from hpcagent.gate.rules import Rights
 from hpcagent.model.base import read_toml
 from hpcagent.registry.scripts import SCRIPTS
 from hpcagent.resources.folder import Resources
+from hpcagent.workspace.added_calls import AddedCalls
 from hpcagent.workspace.app_store import asked, packed, unpacked
 from hpcagent.workspace.connection import Answer, Connection, traced
 from hpcagent.workspace.shared import context_permit, may_read, opened_resources
@@ -32,7 +33,7 @@ __all__ = ["Workspace", "traced"]
 LONGEST_WAIT_S = 300.0
 
 
-class Workspace(Connection, ToolCalls):
+class Workspace(Connection, ToolCalls, AddedCalls):
     """A workspace by its folder; its service is started when it is needed, and may end at any time.
 
     Args:
@@ -141,8 +142,9 @@ class Workspace(Connection, ToolCalls):
         return asked(app, settings, resources)
 
     def has_tool(self, name: str) -> bool:
-        """Whether there is a registered tool of that name, in whatever state, or an app that runs scripts."""
-        return name in SCRIPTS or (name.isidentifier() and (self.folder.tools / f"{name}.json").is_file())
+        """Whether there is a registered tool or an added app of that name, in any state, or it runs scripts."""
+        notes = (self.folder.tools / f"{name}.json", self.folder.added / f"{name}.json")
+        return name in SCRIPTS or (name.isidentifier() and any(note.is_file() for note in notes))
 
     def _named(self, app: str | App) -> str:
         """An app by a name that the service knows."""

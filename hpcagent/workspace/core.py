@@ -28,6 +28,7 @@ from hpcagent.model.records import Manifest
 from hpcagent.resources.folder import Resources
 from hpcagent.shown import plain
 from hpcagent.sites.profiles import find_profile, list_profiles
+from hpcagent.workspace.added import Added
 from hpcagent.workspace.app_search import found_by
 from hpcagent.workspace.catalysts import Catalysts, catalyst_data, plan_of
 from hpcagent.workspace.configured import changed_since, configured
@@ -39,7 +40,6 @@ from hpcagent.workspace.rows import Row
 from hpcagent.workspace.rules_said import rules_words, site_line
 from hpcagent.workspace.runs import size_of
 from hpcagent.workspace.shared import opened_resources
-from hpcagent.workspace.tools import Registered
 
 __all__ = ["Core"]
 
@@ -50,7 +50,7 @@ EXPIRE_S = 3600.0
 ELEMENT = re.compile(r"[A-Z][a-z]?")
 
 
-class Core(Registered):
+class Core(Added):
     """Everything that is asked of a workspace.
 
     Args:
@@ -77,6 +77,7 @@ class Core(Registered):
             )
         self.catalysts = Catalysts(root / "catalysts", opened=self._resources_of, news=self._say)
         with self._turn:
+            self.write_cards()
             self._take_up()
 
     def _take_up(self) -> None:

@@ -18,6 +18,7 @@ from hpcagent.gate.gate import Admission, Gate, refuse_secret
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Caller, Rules
 from hpcagent.redacted import redacted_data
+from hpcagent.registry.inputs import AddedApps
 from hpcagent.shown import plain
 from hpcagent.store.journal import Journal, read_events
 from hpcagent.store.rundir import Lock, holder
@@ -74,6 +75,7 @@ class Records:
         self.news: list[str] = []
         self.answered = Answered(clock)
         self.tool_seals: dict[tuple[str, str], str] = {}  # (name, version) -> seal of the record that was approved
+        self.added = AddedApps()
         self.accounts = Accounts()
         self.events = Events(root / "events", may_see=self._may_see)
         self._owner = Caller(name=own_name(), role="admin")
@@ -161,6 +163,8 @@ class Records:
                 self.tool_seals[event["name"], event["version"]] = event["seal"]
             elif kind == "tool_rejected":
                 self.tool_seals.pop((event["name"], event["version"]), None)
+            elif kind in ("app_added", "app_approved", "app_rejected", "app_removed"):
+                self.added.replay(event)
             elif kind == "damaged":
                 self.damaged += 1
         except (KeyError, TypeError, ValueError, AttributeError):

@@ -18,7 +18,7 @@ from hpcagent.apps.base import App
 from hpcagent.apps.finished import final_result
 from hpcagent.apps.hooks import LAMMPS
 from hpcagent.apps.invocation import Invocation
-from hpcagent.apps.made_with import changed_files
+from hpcagent.apps.made_with import changed_files, sha256
 from hpcagent.apps.modes import MODE
 from hpcagent.catalog import app_names, find_app, packaged
 from hpcagent.contexts.admitted import secret_in, unsecret
@@ -30,6 +30,7 @@ from hpcagent.model.base import build, canonical_json
 from hpcagent.model.contract import Resources
 from hpcagent.model.records import Manifest, Result
 from hpcagent.registry.contract import app_of, as_texts, tool_of
+from hpcagent.registry.inputs import AddedApp
 from hpcagent.registry.scripts import SCRIPTS, as_lines, script_app
 from hpcagent.registry.store import Change, Tools, split_version
 from hpcagent.shown import plain
@@ -85,7 +86,7 @@ class Runs(Records):
         self.tool_changes: deque[Change] = deque()  # what was edited by hand, until it is told
         self.tools = Tools(
             self.folder.tools,
-            taken=lambda: app_names() | SCRIPTS.keys(),
+            taken=lambda: app_names() | SCRIPTS.keys() | self.added.here.keys(),
             owner=self._owner.name,
             pins=lambda name, version: self.tool_seals.get((name, version)),
             told=self.tool_changes.append,
@@ -107,6 +108,7 @@ class Runs(Records):
         """
         try:
             if reference.startswith(STORED):
+                self._may_still_run_added(reference)
                 return self._may_still_run(self.store.app(reference))
             if reference in self._apps:
                 return self._apps[reference]
@@ -160,6 +162,9 @@ class Runs(Records):
                 raise BadInput("an app is a name, or what ha.Workspace makes of an app of one's own.")
             # Kept as it was approved: whoever runs it compares the digest of the text.
             tool = self.tool_app(app)
+            added = self.added.here.get(split_version(app)[0])
+            if tool is not None and added is not None and tool.name == added.name:
+                return STORED + added.sha256
             return app if tool is None else self.store.put(packed(tool))
         except BadInput as error:
             named = (
@@ -183,11 +188,55 @@ class Runs(Records):
                     f"{name} has version {script.contract.version} here, not {version}.", value=reference
                 )
             return script
-        if name in app_names() or not self.tools.has(name):
+        if name in app_names():
+            return None
+        if name in self.added.here:
+            return self.added_app(name, version)
+        if not self.tools.has(name):
             return None
         record, path = self.tools.approved(reference)
         assert record.contract is not None  # of a text that was approved
         return app_of(record.contract, path, sha256=record.sha256, version=record.version, sandbox=record.sandbox)
+
+    def added_app(self, name: str, version: str = "") -> App:
+        """An app that was added, as it was then.
+
+        Raises:
+            BadInput: It is not approved, has another version, or a file of it is not as it was.
+        """
+        one = self.added.ready(name)
+        if version not in ("", one.version):
+            raise BadInput(f"{name} has version {one.version} here, not {version}.", value=f"{name}@{version}")
+        self.check_kept(one)
+        return self.store.app(STORED + one.sha256)
+
+    def check_kept(self, one: AddedApp) -> None:
+        """See that what is kept of an added app is as it was when it was added.
+
+        Raises:
+            BadInput: The app or a file was edited, or is gone.
+        """
+        self.store.record(STORED + one.sha256)
+        for name, digest in one.files.items():
+            now = ""
+            with contextlib.suppress(OSError):
+                now = sha256(self.folder.added / "files" / digest)
+            if now != digest:
+                raise BadInput(
+                    f"the file {name} that was kept with the app {one.name} {'was edited' if now else 'is gone'}: "
+                    "remove the app and add it again.",
+                    value=name,
+                )
+
+    def _may_still_run_added(self, reference: str) -> None:
+        digest = reference.removeprefix(STORED)
+        self.added.check_still(digest)
+        if digest in self.added.names:
+            self.check_kept(self.added.here[self.added.names[digest]])
+
+    def has_own(self, name: str) -> bool:
+        """Whether there is a registered tool or an added app of that name, in whatever state."""
+        return name in self.added.here or self.tools.has(name)
 
     def request(
         self,
@@ -982,7 +1031,8 @@ def _where_said(app: App) -> str:
     """What shows the parameters of an app; a registered tool is shown by another command than an app."""
     if app.name in SCRIPTS:
         return f"the parameters of {app.name} are {', '.join(app.contract.space.names)}"
-    command = "tools show" if tool_of(app) is not None else "apps"
+    added = app.function == LAMMPS and not app.source
+    command = "workspace describe" if added else "tools show" if tool_of(app) is not None else "apps"
     return f"`hpcagent {command} {app.name}` has names, units and bounds"
 
 

@@ -94,6 +94,8 @@ CALLS: dict[str, Callable[..., Any]] = {
     "get_tool": Core.get_tool,
     "decide_tool": Core.decide_tool,
     "remove_tool": Core.remove_tool,
+    "add_app": Core.add_app,
+    "remove_app": Core.remove_app,
     "assign_tool": Core.assign_tool,
     "add_agent": Core.add_agent,
     "remove_agent": Core.remove_agent,

@@ -174,7 +174,14 @@ class ToolCalls:
             BadInput: There is no tool or agent of that name, a tool is not approved, or git refuses.
         """
         agents = {one["name"]: one for one in self.agents() if not one["problem"]}
-        approved = {one["name"] for one in self.tools() if one["usable"]}
+        tools = self.tools()
+        scripts = {one["name"] for one in tools if one.get("kind") == "lammps"}
+        if scripts & set(names):
+            raise BadInput(
+                f"{', '.join(sorted(scripts & set(names)))}: a LAMMPS script is not exported; give its files "
+                "on, and add it there (`hpcagent workspace add-app`)."
+            )
+        approved = {one["name"] for one in tools if one["usable"]} - scripts
         named = {name for name in names if name in agents} if names else set(agents)
         along = {tool for name in named for tool in agents[name]["tools"]} & approved
         wanted = sorted({*(name for name in names if name not in agents), *along} if names else approved)

@@ -370,7 +370,7 @@ class Registered(Following):
         return _agent(found)
 
     def _known_tool(self, tool: str) -> None:
-        if tool not in app_names() and not self.tools.has(tool) and tool not in SCRIPTS:
+        if tool not in app_names() and not self.has_own(tool) and tool not in SCRIPTS:
             raise BadInput(
                 f"there is no tool and no app {tool[:80]!r}; `hpcagent tools list` has the tools, "
                 "`hpcagent workspace apps` the apps.",

@@ -12,7 +12,7 @@ from pathlib import Path
 from hpcagent.errors import BadInput
 from hpcagent.regular import open_regular
 
-__all__ = ["KEEPS_EARLIER_VALUE", "REFERENCE", "Command", "Script", "commands", "nested", "read_script"]
+__all__ = ["KEEPS_EARLIER_VALUE", "REFERENCE", "Command", "Script", "commands", "nested", "read_script", "written"]
 
 # Variable styles that keep a value set before the script runs (LAMMPS manual, `variable`).
 KEEPS_EARLIER_VALUE = ("index", "loop", "world", "universe", "uloop", "string", "getenv")
@@ -180,7 +180,7 @@ class _Found:
                 self.read(_read(self.folder / name))
 
     def note_files(self, words: list[str]) -> None:
-        for word in _written(words):
+        for word in written(words):
             name, parent = str(Path(word)), Path(word).parent
             self.written.add(name)
             if name in self.files:
@@ -277,7 +277,7 @@ def _words(line: str) -> list[str]:
         return line.split()
 
 
-def _written(words: list[str]) -> list[str]:
+def written(words: list[str]) -> list[str]:
     """The words of a command that are names of files it writes."""
     if words[0] in _WRITES:
         return words[_WRITES[words[0]]]
