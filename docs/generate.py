@@ -33,7 +33,7 @@ from hpcagent.apps.sandbox.record import Sandbox
 from hpcagent.catalog import list_apps
 from hpcagent.cli import EXIT_CODES
 from hpcagent.model import failures
-from hpcagent.model.space import Parameter
+from hpcagent.model.parameter import Parameter
 from hpcagent.policies.base import BUILT_IN
 from hpcagent.science.engines.base import ENGINES, LEVEL
 from hpcagent.science.engines.isolated import _WITH_RANKS as WITH_RANKS

@@ -35,8 +35,9 @@ from hpcagent.errors import BadInput
 from hpcagent.later import Later
 from hpcagent.model.base import Scalar
 from hpcagent.model.objective import Objective
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Params, Space
+from hpcagent.model.space import Space
 from hpcagent.policies.base import Reason
 from hpcagent.policies.lengthening import Costs, Worth, extendable, most_worth, of_an_ordinary_run
 from hpcagent.policies.longer import Longer
@@ -86,7 +87,7 @@ class Bayes:
 
     Example:
         >>> from hpcagent.model.objective import maximize
-        >>> from hpcagent.model.space import Float
+        >>> from hpcagent.model.parameter import Float
         >>> bayes = Bayes(Space.of(x=Float(0, 1)), maximize("y"))
         >>> runs = [Observation({"x": x}, metrics={"y": -(x - 0.3) ** 2}) for x in (0.0, 0.25, 0.5, 0.75, 1.0)]
         >>> abs(bayes.suggest(runs, 1)[0]["x"] - 0.3) < 0.02
