@@ -183,6 +183,7 @@ class Space(Displayed, Record):
         that is not active here, does not apply.
 
         Example:
+            >>> from hpcagent.model.parameter import Float
             >>> Space.of(a=Float(0, 1), b=Float(0, 1), constraints=["a + b <= 1"]).violated({"a": 0.5, "b": 0.75})
             "'a + b <= 1' is not kept at a=0.5, b=0.75 (a + b = 1.25)"
         """
@@ -340,6 +341,7 @@ class Space(Displayed, Record):
             levels: One number for all, or one for each parameter name (3 where not named).
 
         Example:
+            >>> from hpcagent.model.parameter import Choice, Float
             >>> len(Space.of(x=Float(0, 1), c=Choice("a", "b")).grid(5))
             10
         """
@@ -367,6 +369,7 @@ class Space(Displayed, Record):
         """The JSON Schema (2020-12) of a dict of these parameters.
 
         Example:
+            >>> from hpcagent.model.parameter import Float
             >>> Space.of(x=Float(0, 1)).json_schema()["required"]
             ['x']
         """
