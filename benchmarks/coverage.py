@@ -43,8 +43,9 @@ from scipy.stats import beta
 from threadpoolctl import threadpool_limits
 
 from hpcagent.model.objective import Objective, at_most, maximize
+from hpcagent.model.parameter import Choice, Float, Params
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Choice, Float, Params, Space
+from hpcagent.model.space import Space
 from hpcagent.policies import make_policy
 from hpcagent.statistics.gp import Features
 from hpcagent.statistics.missed import Missed, missed

@@ -19,8 +19,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hpcagent.model.objective import maximize
+from hpcagent.model.parameter import Float
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Float, Space
+from hpcagent.model.space import Space
 from hpcagent.policies import lengthening
 from hpcagent.policies.bayes import Bayes
 from hpcagent.policies.longer import Longer

@@ -20,8 +20,9 @@ from statistics import median
 import numpy as np
 
 from hpcagent.model.objective import Objective, at_most, maximize
+from hpcagent.model.parameter import Choice, Float, Params
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Choice, Float, Params, Space
+from hpcagent.model.space import Space
 from hpcagent.policies import Policy, make_policy
 from hpcagent.statistics.recommend import recommend
 

@@ -38,8 +38,9 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from hpcagent.model.objective import Objective, at_most, maximize, minimize
+from hpcagent.model.parameter import Choice, Float, Int, Params
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Choice, Float, Int, Params, Space
+from hpcagent.model.space import Space
 from hpcagent.policies import Policy, make_policy
 from hpcagent.statistics.recommend import recommend
 
@@ -620,7 +621,8 @@ import json, resource, sys, time
 began = time.perf_counter()
 from hpcagent.model.objective import maximize
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Float, Space
+from hpcagent.model.parameter import Float
+from hpcagent.model.space import Space
 from hpcagent.policies import make_policy
 space = Space.of(x=Float(0, 1), y=Float(0, 1))
 runs = [Observation({"x": i % 4 / 4, "y": i / 12}, metrics={"speed": i % 5}, index=i) for i in range(12)]

@@ -35,7 +35,7 @@ import numpy as np
 import hpcagent as ha
 from hpcagent.apps.decorator import app
 from hpcagent.campaign.rolling import due, in_flight
-from hpcagent.model.space import Int
+from hpcagent.model.parameter import Int
 from hpcagent.policies.sweeps import Grid
 
 TIMES = "HPCAGENT_BENCHMARK_TIMES"

@@ -33,7 +33,7 @@ from hpcagent.apps.sandbox.record import Sandbox
 from hpcagent.catalog import list_apps
 from hpcagent.cli import EXIT_CODES
 from hpcagent.model import failures
-from hpcagent.model.space import Parameter
+from hpcagent.model.parameter import Parameter
 from hpcagent.policies.base import BUILT_IN
 from hpcagent.science.engines.base import ENGINES, LEVEL
 from hpcagent.science.engines.isolated import _WITH_RANKS as WITH_RANKS
@@ -44,6 +44,7 @@ from hpcagent.science.engines.task import SETTINGS as TASK_SETTINGS
 from hpcagent.science.lammps.metrics import METRICS
 from hpcagent.science.lammps.trajectory import READING
 from hpcagent.sites import profile as site
+from hpcagent.sites import tables
 from hpcagent.sites.endpoint_settings import ENDPOINT_ONLY, ControlSettings, TransferSettings
 from hpcagent.sites.profiles import find_profile
 
@@ -454,15 +455,15 @@ TABLES: Mapping[str, tuple[str, Callable[[], str]]] = {
     "site_endpoint": ("site_profile.md", partial(site_keys, site.Profile, only=ENDPOINT_ONLY)),
     "control": ("site_profile.md", partial(site_keys, ControlSettings)),
     "transfer": ("site_profile.md", partial(site_keys, TransferSettings)),
-    "executor": ("site_profile.md", partial(site_keys, site.ExecutorProfile)),
-    "site_app": ("site_profile.md", partial(site_keys, site.AppSettings)),
-    "launcher": ("site_profile.md", partial(site_keys, site.LauncherSettings)),
+    "executor": ("site_profile.md", partial(site_keys, tables.ExecutorProfile)),
+    "site_app": ("site_profile.md", partial(site_keys, tables.AppSettings)),
+    "launcher": ("site_profile.md", partial(site_keys, tables.LauncherSettings)),
     "launcher_fields": ("site_profile.md", launcher_fields),
-    "identify": ("site_profile.md", partial(site_keys, site.Identify)),
-    "block": ("site_profile.md", partial(site_keys, site.BlockSettings)),
-    "node": ("site_profile.md", partial(site_keys, site.NodeType)),
-    "queue": ("site_profile.md", partial(site_keys, site.QueueLimits)),
-    "coordinator": ("site_profile.md", partial(site_keys, site.CoordinatorSettings)),
+    "identify": ("site_profile.md", partial(site_keys, tables.Identify)),
+    "block": ("site_profile.md", partial(site_keys, tables.BlockSettings)),
+    "node": ("site_profile.md", partial(site_keys, tables.NodeType)),
+    "queue": ("site_profile.md", partial(site_keys, tables.QueueLimits)),
+    "coordinator": ("site_profile.md", partial(site_keys, tables.CoordinatorSettings)),
     "run_states": ("../concepts.md", run_states),
     "failure_kinds": ("../howto/when_runs_fail.md", failure_kinds),
     "not_retried": ("../howto/when_runs_fail.md", not_retried),

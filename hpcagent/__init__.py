@@ -33,14 +33,14 @@ _WHERE = {
     "BadInput": "hpcagent.errors",
     "Campaign": "hpcagent.campaign.record",
     "chain": "hpcagent.apps.chain",
-    "Choice": "hpcagent.model.space",
+    "Choice": "hpcagent.model.parameter",
     "Coordinator": "hpcagent.campaign.coordinator",
     "executable": "hpcagent.apps.executable.contract",
-    "File": "hpcagent.model.space",
+    "File": "hpcagent.model.parameter",
     "find_app": "hpcagent.catalog",
-    "Float": "hpcagent.model.space",
+    "Float": "hpcagent.model.parameter",
     "gather": "hpcagent.campaign.awaited",
-    "Int": "hpcagent.model.space",
+    "Int": "hpcagent.model.parameter",
     "lammps": "hpcagent.science.lammps.contract",
     "load_campaign": "hpcagent.campaign.loading",
     "maximize": "hpcagent.model.objective",
@@ -59,7 +59,7 @@ _WHERE = {
     "submit": "hpcagent.elsewhere.submit",
     "Supervisor": "hpcagent.agents.supervisor",
     "Sweep": "hpcagent.campaign.sweep",
-    "Text": "hpcagent.model.space",
+    "Text": "hpcagent.model.parameter",
     "tune": "hpcagent.tuning.tune",
     "watch": "hpcagent.campaign.view",
     "Workspace": "hpcagent.workspace.client",
@@ -171,13 +171,13 @@ if TYPE_CHECKING:
     from hpcagent.model.objective import at_most as at_most
     from hpcagent.model.objective import maximize as maximize
     from hpcagent.model.objective import minimize as minimize
+    from hpcagent.model.parameter import Choice as Choice
+    from hpcagent.model.parameter import File as File
+    from hpcagent.model.parameter import Float as Float
+    from hpcagent.model.parameter import Int as Int
+    from hpcagent.model.parameter import Text as Text
     from hpcagent.model.records import Result as Result
-    from hpcagent.model.space import Choice as Choice
-    from hpcagent.model.space import File as File
-    from hpcagent.model.space import Float as Float
-    from hpcagent.model.space import Int as Int
     from hpcagent.model.space import Space as Space
-    from hpcagent.model.space import Text as Text
     from hpcagent.policies.base import Policy as Policy
     from hpcagent.runs.attached import attach as attach
     from hpcagent.runs.opened import open_run as open_run

@@ -25,8 +25,9 @@ from hpcagent.html import Card, Displayed
 from hpcagent.model.base import Record, build, canonical_json
 from hpcagent.model.contract import Contract, Resources
 from hpcagent.model.files import contents
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import LARGEST_WHOLE, Manifest, Role, checked_counter
-from hpcagent.model.space import Params, Space
+from hpcagent.model.space import Space
 from hpcagent.moved import moved, new_name
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from hpcagent.apps.parts import CALLER, Part, Value, failed, failure_in
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed, BadInput
 from hpcagent.model.contract import OUTPUTS_ONLY, Metric
+from hpcagent.model.parameter import Parameter
 from hpcagent.model.records import Manifest, Result
-from hpcagent.model.space import Parameter
 from hpcagent.moved import new_name
 
 __all__ = [
@@ -379,7 +379,7 @@ def chain(
 
     Example:
         >>> from hpcagent.apps.landscape import synthetic
-        >>> from hpcagent.model.space import Float
+        >>> from hpcagent.model.parameter import Float
         >>> @chain(parameters={"x": Float(0, 1)}, metrics={"sum": "1"})
         ... def both_styles(x):
         ...     runs = [synthetic(x=x, style=style) for style in ("plain", "tuned")]

@@ -15,7 +15,8 @@ from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import build
 from hpcagent.model.contract import OUTPUTS_ONLY, Contract, Metric, Resources
 from hpcagent.model.extended import check_extendable
-from hpcagent.model.space import Parameter, Space
+from hpcagent.model.parameter import Parameter
+from hpcagent.model.space import Space
 from hpcagent.moved import first_name
 
 __all__ = ["app"]
@@ -89,7 +90,7 @@ def app(
             argument `run`, or with a function that yields.
 
     Example:
-        >>> from hpcagent.model.space import Float
+        >>> from hpcagent.model.parameter import Float
         >>> @app(parameters={"x": Float(-2, 2)}, metrics={"y": "1"})
         ... def parabola(x):
         ...     return {"y": x**2}

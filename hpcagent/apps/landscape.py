@@ -19,7 +19,7 @@ from hpcagent.apps.decorator import app
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Choice, Float
+from hpcagent.model.parameter import Choice, Float
 
 __all__ = ["synthetic"]
 

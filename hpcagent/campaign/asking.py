@@ -17,8 +17,8 @@ from hpcagent.campaign.planner import Planner, PolicyQuestion
 from hpcagent.campaign.runner import Runner
 from hpcagent.campaign.state import State
 from hpcagent.errors import BadInput, BudgetSpent, Interrupted, in_brief
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Manifest, Result, checked_counter
-from hpcagent.model.space import Params
 from hpcagent.policies.stop import Stop
 from hpcagent.statistics.points import Key, key, whole
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from hpcagent.campaign.numbers import point_text, with_error
 from hpcagent.html import Card, Displayed
-from hpcagent.model.space import Params
+from hpcagent.model.parameter import Params
 
 __all__ = ["Best", "Speedup"]
 

@@ -16,8 +16,8 @@ from hpcagent.campaign.runtimes import Load, RunTimes
 from hpcagent.campaign.state import State
 from hpcagent.campaign.sweep_runs import PlannedRuns
 from hpcagent.errors import BadInput
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Manifest, Result, Role
-from hpcagent.model.space import Params
 
 __all__ = ["Budget", "Outlook", "costs", "refuse_small_cap"]
 

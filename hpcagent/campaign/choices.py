@@ -9,7 +9,7 @@ from pydantic import field_validator, model_validator
 
 from hpcagent.errors import BadInput
 from hpcagent.model.base import Record, Scalar
-from hpcagent.model.space import Params
+from hpcagent.model.parameter import Params
 
 __all__ = ["Confirm", "Fidelity", "PolicyChoice", "Reference"]
 

@@ -29,8 +29,8 @@ from hpcagent.campaign.where import stopped_words
 from hpcagent.endings import Stopped, say_at_exit
 from hpcagent.errors import BadInput
 from hpcagent.html import Card, Displayed
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Result
-from hpcagent.model.space import Params
 from hpcagent.moved import moved
 from hpcagent.sites.profile import Profile
 from hpcagent.sites.several_profiles import AnySite

@@ -21,8 +21,8 @@ from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.recorded import begun_state, replayed
 from hpcagent.campaign.state import State
 from hpcagent.errors import BadInput
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Manifest, Observation, Result
-from hpcagent.model.space import Params
 from hpcagent.policies.base import Policy, make_policy
 from hpcagent.store.journal import read_events
 from hpcagent.store.rundir import RunDir

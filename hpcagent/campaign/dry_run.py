@@ -21,10 +21,11 @@ from hpcagent.model.contract import Resources
 from hpcagent.model.records import Manifest
 from hpcagent.policies.base import make_policy
 from hpcagent.shown import without_secrets
+from hpcagent.sites.block import block_of
 from hpcagent.sites.endpoint.orders import resources_of
 from hpcagent.sites.endpoint_settings import destination
 from hpcagent.sites.limits import check, executor_for
-from hpcagent.sites.profile import Profile, account_of, block_of
+from hpcagent.sites.profile import Profile, account_of
 from hpcagent.sites.profiles import find_profile
 from hpcagent.sites.several_profiles import Several
 from hpcagent.sites.site import usable_cores, workers_of

@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import PrivateAttr
 
 from hpcagent.model.base import Record
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Observation, Side
-from hpcagent.model.space import Params
 
 __all__ = ["EarlierRun", "Source", "WarmStart"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from hpcagent.campaign.record import Campaign
 from hpcagent.model.base import Scalar
-from hpcagent.model.space import Parameter
+from hpcagent.model.parameter import Parameter
 
 __all__ = ["at_edges"]
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from hpcagent.campaign.own_points import own_point
 from hpcagent.errors import BadInput
 from hpcagent.model.base import open_regular
-from hpcagent.model.space import Params, Space
+from hpcagent.model.parameter import Params
+from hpcagent.model.space import Space
 from hpcagent.statistics.points import Key, key
 from hpcagent.store.files import open_plain, refusing_clearly
 from hpcagent.store.rundir import RunDir, holder
@@ -219,7 +220,7 @@ def point_in(space: Space, words: Sequence[str]) -> Params:
         BadInput: A word is no `name=value`, a name stands twice, or a number is none.
 
     Example:
-        >>> from hpcagent.model.space import Choice, Float
+        >>> from hpcagent.model.parameter import Choice, Float
         >>> point_in(Space.of(x=Float(0, 2), style=Choice("plain", "fine")), ["x=1", "style=fine"])
         {'x': 1.0, 'style': 'fine'}
     """

@@ -11,8 +11,8 @@ from hpcagent.campaign.earlier import WarmStart
 from hpcagent.campaign.recent import RecentRuns
 from hpcagent.campaign.same_files import FilesOfLevel
 from hpcagent.model.failures import RunStates
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Manifest, Result
-from hpcagent.model.space import Params
 
 __all__ = ["Facts"]
 

@@ -7,7 +7,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from hpcagent.model.constraints import Constraint
-from hpcagent.model.space import Parameter, Space
+from hpcagent.model.parameter import Parameter
+from hpcagent.model.space import Space
 
 __all__ = ["largest_of", "most_cores"]
 
@@ -37,7 +38,8 @@ def most_cores(
         Resource -> its value; None where no constraint ties two of them, or there are too many combinations.
 
     Example:
-        >>> from hpcagent.model.space import Choice, Space
+        >>> from hpcagent.model.parameter import Choice
+        >>> from hpcagent.model.space import Space
         >>> space = Space.of(ranks=Choice(1, 2, 4), threads=Choice(1, 2, 4), constraints=["ranks * threads <= 4"])
         >>> most_cores({"ranks_per_node": "ranks", "threads_per_rank": "threads"}, space, space.constraints)
         {'ranks_per_node': 4, 'threads_per_rank': 1}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcagent.model.space import Params
+from hpcagent.model.parameter import Params
 
 __all__ = ["error_text", "number", "point_text", "with_error"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from hpcagent.errors import BadInput, nearest
-from hpcagent.model.space import Params
+from hpcagent.model.parameter import Params
 from hpcagent.statistics.points import key
 
 if TYPE_CHECKING:

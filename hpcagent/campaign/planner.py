@@ -18,8 +18,8 @@ from hpcagent.campaign.signals import Signals
 from hpcagent.campaign.spending import Spending
 from hpcagent.campaign.state import State
 from hpcagent.campaign.sweep_space import SWEEP
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Manifest, Result, Role
-from hpcagent.model.space import Params
 from hpcagent.policies.base import Policy
 from hpcagent.policies.longer import Longer, as_meant
 from hpcagent.policies.stop import MaxRuns, Progress

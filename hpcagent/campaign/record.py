@@ -24,9 +24,10 @@ from hpcagent.model.base import Record, Scalar, canonical_json, explain
 from hpcagent.model.constraints import Constraint
 from hpcagent.model.contract import Resources
 from hpcagent.model.objective import NO_OBJECTIVE, Objective
+from hpcagent.model.parameter import Parameter, Params
 from hpcagent.model.records import params_text
 from hpcagent.model.repairs import Repairs
-from hpcagent.model.space import Parameter, Params, Space
+from hpcagent.model.space import Space
 from hpcagent.moved import moved
 from hpcagent.policies.base import is_contextual, takes_option
 from hpcagent.policies.design import REPLICATES

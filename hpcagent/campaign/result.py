@@ -25,8 +25,8 @@ from hpcagent.campaign.repairing import repaired_note, repaired_there
 from hpcagent.campaign.table import Table, headed
 from hpcagent.html import Card, Displayed, Rows
 from hpcagent.model.failures import RunStates, state_counts
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Result
-from hpcagent.model.space import Params
 from hpcagent.public import public
 from hpcagent.sites.ledger import ELSEWHERE, Entry, read_ledger
 from hpcagent.statistics.missed import Missed, missed, undecided

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from hpcagent.model.space import Params
+from hpcagent.model.parameter import Params
 from hpcagent.statistics.pace import Pace
 
 __all__ = ["Suggester", "due", "in_flight"]

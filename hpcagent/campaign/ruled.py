@@ -11,7 +11,8 @@ from hpcagent.later import Later
 from hpcagent.model.base import Scalar
 from hpcagent.model.conditions import holds
 from hpcagent.model.grammar import read_condition
-from hpcagent.model.space import Parameter, Space
+from hpcagent.model.parameter import Parameter
+from hpcagent.model.space import Space
 
 if TYPE_CHECKING:
     import numpy as np
@@ -136,13 +137,13 @@ def notes(campaign: Campaign) -> tuple[str, ...]:
     search = campaign.search
     if search.simple:
         return tuple(found)
-    region = search.region
+    region, many = search.region, search.region.columns
     free = Space(parameters=search.parameters)
     units = np.random.default_rng(0).random((NEVER, len(free)))
-    columns = region.columns(units, spread=False)
-    active = region.active(columns)
+    columns = many.of_units(units)
+    active = many.active(columns)
     for constraint in search.constraints:
-        off = region.off(constraint.names, active, NEVER)
+        off = many.off(constraint.names, active, NEVER)
         kept = np.asarray(holds(read_condition(constraint.text), columns), dtype=bool) | off
         if kept.all():
             found.append(

@@ -18,8 +18,8 @@ from hpcagent.campaign.record import Campaign
 from hpcagent.later import Later
 from hpcagent.model.base import Scalar
 from hpcagent.model.contract import Resources
+from hpcagent.model.parameter import Parameter, Params
 from hpcagent.model.records import Result
-from hpcagent.model.space import Parameter, Params
 from hpcagent.statistics.trend import chance
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from hpcagent.campaign.budget import Budget, Outlook
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.runtimes import Load
 from hpcagent.campaign.state import State
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Cost, Manifest, Role
-from hpcagent.model.space import Params
 
 __all__ = ["Spending"]
 

@@ -21,8 +21,8 @@ from hpcagent.errors import BadInput
 from hpcagent.model.base import Scalar
 from hpcagent.model.extended import counting
 from hpcagent.model.failures import state_counts
+from hpcagent.model.parameter import Parameter, Params
 from hpcagent.model.records import Observation, Result
-from hpcagent.model.space import Parameter, Params
 from hpcagent.policies.design import REPLICATES
 from hpcagent.statistics.points import Key, key
 from hpcagent.statistics.recommend import Estimate

@@ -28,7 +28,7 @@ def spanned(
         given: The campaign's `space`; what it says of a parameter goes before the values.
 
     Example:
-        >>> from hpcagent.model.space import Choice, Float
+        >>> from hpcagent.model.parameter import Choice, Float
         >>> space = Space.of(T=Float(0, 900, unit="K"), style=Choice("a", "b", "c"))
         >>> spanned(space, {"values": {"T": [300, 100], "style": ["a", "c"]}}, None)
         {'T': {'low': 100.0, 'high': 300.0}, 'style': {'choices': ['a', 'c']}}

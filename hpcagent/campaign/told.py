@@ -15,8 +15,8 @@ from hpcagent.campaign.state import State, result_event
 from hpcagent.errors import BadInput, in_brief, nearest
 from hpcagent.model.base import canonical_json
 from hpcagent.model.contract import Metric
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Failure, Manifest, Result, checked_counter
-from hpcagent.model.space import Params
 from hpcagent.store.files import refusing_clearly, write_whole
 from hpcagent.store.rundir import RunDir
 from hpcagent.units import convert

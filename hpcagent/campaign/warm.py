@@ -29,8 +29,8 @@ from hpcagent.errors import BadInput
 from hpcagent.model.contract import Contract
 from hpcagent.model.extended import counting
 from hpcagent.model.files import contents
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Observation, Result
-from hpcagent.model.space import Params
 from hpcagent.policies.base import is_contextual
 from hpcagent.statistics.points import inside, key
 from hpcagent.store.rundir import RunDir

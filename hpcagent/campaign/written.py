@@ -13,7 +13,7 @@ from hpcagent.campaign.sweep_space import SWEEP
 from hpcagent.errors import BadInput
 from hpcagent.model.base import canonical_json
 from hpcagent.model.files import without_paths
-from hpcagent.model.space import Parameter
+from hpcagent.model.parameter import Parameter
 from hpcagent.policies.stop import Stop
 
 if TYPE_CHECKING:

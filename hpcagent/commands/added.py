@@ -11,7 +11,8 @@ from hpcagent.commands.axes import axis, named_values
 from hpcagent.errors import BadInput, nearest
 
 if TYPE_CHECKING:
-    from hpcagent.model.space import Parameter, Space
+    from hpcagent.model.parameter import Parameter
+    from hpcagent.model.space import Space
 
 __all__ = ["shown", "variables_of"]
 
@@ -51,7 +52,7 @@ def variables_of(script: str, words: Sequence[str], units: Sequence[str] | None)
 
 
 def _one(word: str, units: dict[str, str], known: Space | None, counts: set[str]) -> tuple[str, Parameter]:
-    from hpcagent.model.space import Choice, Float, Int
+    from hpcagent.model.parameter import Choice, Float, Int
 
     text, whole = word.removesuffix(":int"), word.endswith(":int")
     if text.removesuffix(":log").count(":") > 1:

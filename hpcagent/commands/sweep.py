@@ -276,7 +276,7 @@ def _script(
     seed_variables: Any,
     floats: Collection[str] = (),
 ) -> Any:
-    from hpcagent.model.space import Choice, Float, Int
+    from hpcagent.model.parameter import Choice, Float, Int
     from hpcagent.science.lammps.contract import lammps
 
     variables = {}

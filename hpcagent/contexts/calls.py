@@ -14,7 +14,7 @@ from hpcagent.contexts.document import Call, Document, Operation, record_call
 from hpcagent.errors import BadInput, in_brief, nearest
 from hpcagent.model.base import Record, Scalar, build
 from hpcagent.model.contract import Contract
-from hpcagent.model.space import Parameter
+from hpcagent.model.parameter import Parameter
 from hpcagent.units import convert
 
 __all__ = ["Change", "HasContract", "NewCall", "again", "new_call", "read_change", "recalled"]

@@ -29,8 +29,9 @@ from hpcagent.campaign.standing import ROLE
 from hpcagent.campaign.where import SITE
 from hpcagent.elsewhere.job import LOG, SCRIPT, submit_job
 from hpcagent.errors import AllocationEnded, BadInput, HpcAgentError, RunDirGone, StoreFull
+from hpcagent.sites.block import Block, block_of
 from hpcagent.sites.ledger import ELSEWHERE, Ledger, read_ledger
-from hpcagent.sites.profile import Block, Profile, block_of
+from hpcagent.sites.profile import Profile
 from hpcagent.sites.profiles import find_profile
 from hpcagent.sites.schedulers.base import (
     LONGEST_PAUSE_S,

@@ -17,10 +17,11 @@ from hpcagent.elsewhere.attend import attend, main  # scripts of queued jobs ask
 from hpcagent.elsewhere.job import LOG, submit_job
 from hpcagent.errors import BadInput
 from hpcagent.owners import TRUST
+from hpcagent.sites.block import Block, block_of
 from hpcagent.sites.launch import python_command
 from hpcagent.sites.ledger import Entry, read_ledger
 from hpcagent.sites.limits import check, executor_for
-from hpcagent.sites.profile import Block, Profile, account_of, block_of, check_where
+from hpcagent.sites.profile import Profile, account_of, check_where
 from hpcagent.sites.profiles import find_profile
 from hpcagent.sites.schedulers.base import Scheduler, SchedulerDown
 from hpcagent.sites.schedulers.registry import scheduler

@@ -10,7 +10,7 @@ from hpcagent.apps.decorator import app
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed, BadInput, NotPermitted, SourceFailed
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Int, Text
+from hpcagent.model.parameter import Int, Text
 
 __all__ = ["query_materials_database"]
 

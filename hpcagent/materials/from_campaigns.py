@@ -13,8 +13,8 @@ from hpcagent.errors import AppFailed, BadInput, HpcAgentError
 from hpcagent.materials.answer import Answer, Found
 from hpcagent.materials.filters import Asked
 from hpcagent.model.base import canonical_json
+from hpcagent.model.parameter import Parameter
 from hpcagent.model.records import Result
-from hpcagent.model.space import Parameter
 
 __all__ = ["Campaigns"]
 

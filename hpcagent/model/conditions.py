@@ -27,7 +27,7 @@ from hpcagent.units import measure
 if TYPE_CHECKING:
     import numpy as np
 
-    from hpcagent.model.space import Parameter
+    from hpcagent.model.parameter import Parameter
 else:
     np = Later("numpy")
 

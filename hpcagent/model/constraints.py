@@ -1,30 +1,18 @@
-"""A constraint between parameters, and those among them from which one value follows (`a + b + c == 1`)."""
+"""A constraint: a condition between parameters that every point of a space keeps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import model_serializer, model_validator
 
 from hpcagent.errors import BadInput
 from hpcagent.model.base import Record, Scalar
-from hpcagent.model.conditions import TOLERANCE, holds, value
-from hpcagent.model.grammar import (
-    Compare,
-    Literal,
-    Logic,
-    Name,
-    Node,
-    Operation,
-    names_in,
-    pointed,
-    read_condition,
-    written,
-)
+from hpcagent.model.conditions import holds, value
+from hpcagent.model.grammar import Compare, Literal, Name, Node, names_in, pointed, read_condition, written
 
-__all__ = ["Constraint", "Equality", "equalities"]
+__all__ = ["Constraint"]
 
 
 class Constraint(Record):
@@ -112,98 +100,3 @@ def _plain(text: str) -> str:
 def rule(node: Node) -> Constraint:
     """A constraint of a parsed condition."""
     return Constraint(text=written(node))
-
-
-@dataclass(frozen=True)
-class Equality:
-    """`left == right`, from which the value of a parameter follows.
-
-    Attributes:
-        node: `left - right`.
-        names: All parameters in it.
-        linear: Coefficient of each name where it is a weighted sum, else None.
-        constant: What stands beside the sum, so that sum + constant = 0.
-        follows: The parameter whose value follows from the others: the last real number named, else the last
-            whole one.
-        shared: The real numbers of a sum: all of them move to keep it.
-    """
-
-    node: Node
-    names: frozenset[str]
-    linear: Mapping[str, float] | None
-    constant: float
-    follows: str
-    shared: tuple[str, ...]
-
-    @property
-    def slack(self) -> float:
-        """Relative to the terms."""
-        return TOLERANCE
-
-
-def equalities(nodes: Iterable[Node], kinds: Mapping[str, str]) -> tuple[Equality, ...]:
-    """The equalities that stand by themselves or are joined by `and`.
-
-    Args:
-        nodes: Conditions that all hold.
-        kinds: Name -> `float` or `int` of the parameters that can follow; others cannot.
-    """
-    found: list[Equality] = []
-    differences = [Operation("-", left, right) for node in nodes for left, right in _pairs(node)]
-
-    def able_in(node: Node) -> list[str]:
-        return [n for n in kinds if n in names_in(node)]
-
-    # Those with few parameters first: what follows from them stands in the others.
-    for difference in sorted(differences, key=lambda d: len(able_in(d))):
-        names, able = names_in(difference), able_in(difference)
-        real = [n for n in able if kinds[n] == "float"]
-        if not able:
-            continue
-        sum_of = _linear(difference)
-        linear, constant = sum_of if sum_of is not None else (None, 0.0)
-        if linear is not None:
-            real = [n for n in real if linear.get(n)]
-            able = [n for n in able if linear.get(n)]
-            if not able:
-                continue
-        taken = {one.follows for one in found}
-        follows = next((n for n in reversed(real or able) if n not in taken), (real or able)[-1])
-        shared = tuple(real) if linear is not None else ()
-        found.append(Equality(difference, names, linear, constant, follows, shared))
-    return tuple(found)
-
-
-def _pairs(node: Node) -> list[tuple[Node, Node]]:
-    if isinstance(node, Logic) and node.op == "and":
-        return [pair for part in node.parts for pair in _pairs(part)]
-    if isinstance(node, Compare):
-        pairs = zip(node.terms, node.ops, node.terms[1:], strict=False)
-        return [(a, b) for a, op, b in pairs if op == "=="]
-    return []
-
-
-def _linear(node: Node) -> tuple[dict[str, float], float] | None:
-    """Coefficients and constant of a weighted sum; None for anything else."""
-    if isinstance(node, Literal):
-        return None if isinstance(node.value, (str, bool)) else ({}, float(node.value))
-    if isinstance(node, Name):
-        return {node.name: 1.0}, 0.0
-    if not isinstance(node, Operation):
-        return None
-    left, right = _linear(node.left), _linear(node.right)
-    if left is None or right is None:
-        return None
-    if node.op in ("+", "-"):
-        sign = 1.0 if node.op == "+" else -1.0
-        both = dict(left[0])
-        for name, c in right[0].items():
-            both[name] = both.get(name, 0.0) + sign * c
-        return both, left[1] + sign * right[1]
-    if node.op == "*" and not left[0]:
-        return {n: left[1] * c for n, c in right[0].items()}, left[1] * right[1]
-    if node.op == "*" and not right[0]:
-        return {n: right[1] * c for n, c in left[0].items()}, left[1] * right[1]
-    if node.op == "/" and not right[0] and right[1]:
-        return {n: c / right[1] for n, c in left[0].items()}, left[1] / right[1]
-    return None

@@ -12,7 +12,8 @@ from pydantic import ValidationInfo, field_validator, model_validator
 from hpcagent.errors import BadInput, in_brief, nearest
 from hpcagent.html import Card, Displayed, Rows
 from hpcagent.model.base import RECORDED, Record
-from hpcagent.model.space import Parameter, Space
+from hpcagent.model.parameter import Parameter
+from hpcagent.model.space import Space
 from hpcagent.model.texts import Line, checked_name
 
 __all__ = ["MEASURED_TIMES", "SIDE_EFFECTS", "Contract", "Metric", "Resources"]
@@ -302,7 +303,7 @@ class Contract(Displayed, Record):
             params: All parameters, already checked.
 
         Example:
-            >>> from hpcagent.model.space import Int
+            >>> from hpcagent.model.parameter import Int
             >>> contract = Contract(
             ...     name="md", space=Space.of(ranks=Int(1, 64)), resources_from={"ranks_per_node": "ranks"}
             ... )

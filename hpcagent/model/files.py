@@ -14,7 +14,7 @@ from hpcagent.model.base import Record
 from hpcagent.surroundings import importing_on_a_worker
 
 if TYPE_CHECKING:
-    from hpcagent.model.space import Parameter
+    from hpcagent.model.parameter import Parameter
 
 __all__ = ["FileChoice", "check_files", "contents", "file_choices", "with_file_choices", "without_paths"]
 

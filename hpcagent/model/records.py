@@ -16,9 +16,9 @@ from hpcagent.html import Card, Displayed, Rows
 from hpcagent.model.base import Record, Scalar, canonical_json
 from hpcagent.model.contract import Resources
 from hpcagent.model.failures import FailureKind, Meaning, RunStates, meaning
+from hpcagent.model.parameter import Params
 from hpcagent.model.remote import FarFile, FarPath, Remote
 from hpcagent.model.repairs import Repair
-from hpcagent.model.space import Params
 from hpcagent.model.texts import Shown
 
 __all__ = [

@@ -10,7 +10,8 @@ from hpcagent.model.conditions import holds
 from hpcagent.model.constraints import Constraint
 from hpcagent.model.contract import Contract
 from hpcagent.model.grammar import Compare, Literal, Logic, Member, Name, Node
-from hpcagent.model.space import Parameter, Space
+from hpcagent.model.parameter import Parameter
+from hpcagent.model.space import Space
 
 __all__ = ["ARTIFACT", "DRAFT", "EXECUTION_ID", "input_schema", "output_schema"]
 
@@ -41,7 +42,7 @@ def input_schema(contract: Contract) -> dict[str, Any]:
         BadInput: An input and a parameter have one name.
 
     Example:
-        >>> from hpcagent.model.space import Float
+        >>> from hpcagent.model.parameter import Float
         >>> contract = Contract(name="md", space=Space.of(dt=Float(1, 4, unit="fs")), inputs=("start",))
         >>> schema = input_schema(contract)
         >>> schema["properties"]["dt"]["unit"], schema["required"]

@@ -6,16 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hpcagent.errors import BadInput
-from hpcagent.model.allowed import in_order
 from hpcagent.model.base import Scalar
 from hpcagent.model.conditions import checked, folded
 from hpcagent.model.constraints import Constraint
 from hpcagent.model.grammar import Logic, Node, names_in, read_condition, written
 
 if TYPE_CHECKING:
-    from hpcagent.model.space import Parameter
+    from hpcagent.model.parameter import Parameter
 
-__all__ = ["check_rules", "without_known"]
+__all__ = ["check_rules", "in_order", "without_known"]
 
 MOST_CONSTRAINTS = 100
 
@@ -117,3 +116,21 @@ def _under(
 
 def _text(node: Node | bool) -> str | None:
     return None if isinstance(node, bool) else written(node)
+
+
+def in_order(whens: Mapping[str, Node]) -> list[str]:
+    """Conditional parameters, each after those that its condition names.
+
+    Raises:
+        BadInput: Their conditions go round in a circle.
+    """
+    order: list[str] = []
+    left = dict(whens)
+    while left:
+        ready = [n for n, node in left.items() if not names_in(node) & set(left)]
+        if not ready:
+            circle = ", ".join(sorted(left))
+            raise BadInput(f"the conditions (when) of {circle} depend on each other in a circle.", value=circle)
+        order += ready
+        left = {n: node for n, node in left.items() if n not in ready}
+    return order

@@ -28,8 +28,9 @@ import numpy as np
 
 from hpcagent.errors import BadInput
 from hpcagent.model.objective import Objective
+from hpcagent.model.parameter import Parameter, Params
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Parameter, Params, Space
+from hpcagent.model.space import Space
 from hpcagent.policies.base import one_goal
 from hpcagent.policies.early import imputed
 from hpcagent.statistics.points import Key, generator, inside, key, located, whole
@@ -184,14 +185,14 @@ def _points_by_cell(
 
     Those that cover the space, and the middles themselves; what is left out of a point lies in the middle bucket.
     """
-    region, size = space.region, np.array(parts, dtype=float)
-    columns = region.settled(region.columns((np.array(cells, dtype=float) + 0.5) / size))
-    middles = region.points(columns, np.flatnonzero(region.kept(columns)))
+    many, size = space.region.columns, np.array(parts, dtype=float)
+    columns = many.at((np.array(cells, dtype=float) + 0.5) / size)
+    middles = many.points(columns, np.flatnonzero(many.kept(columns)))
     found: dict[tuple[int, ...], dict[Key, Params]] = {}
-    for p in [*(p for p in middles if space.allows(p)), *region.cover]:
+    for p in [*(p for p in middles if space.allows(p)), *space.region.cover]:
         found.setdefault(_cell_of(space, p, parts), {})[key(p)] = p
     if not found:
-        raise region.empty()
+        raise many.empty()
 
     def by_distance(cell: tuple[int, ...]) -> list[Params]:
         middle = np.array(cell, dtype=float) + 0.5

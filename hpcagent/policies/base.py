@@ -34,8 +34,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.objective import Objective
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Params, Space
+from hpcagent.model.space import Space
 from hpcagent.offered import load, offered
 from hpcagent.policies.kept import Kept
 
@@ -139,7 +140,8 @@ def make_policy(name: str, *, space: Space, objective: Objective, seed: int = 0,
 
     Example:
         >>> from hpcagent.model.objective import maximize
-        >>> from hpcagent.model.space import Float, Space
+        >>> from hpcagent.model.parameter import Float
+        >>> from hpcagent.model.space import Space
         >>> grid = make_policy("grid", space=Space.of(x=Float(0, 1)), objective=maximize("y"), levels=3)
         >>> grid.suggest([], 2)
         [{'x': 0.0}, {'x': 0.5}]

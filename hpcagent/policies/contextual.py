@@ -30,8 +30,9 @@ from scipy.special import log_ndtr
 from hpcagent.errors import BadInput
 from hpcagent.model.base import Scalar
 from hpcagent.model.objective import Constraint, Objective
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Params, Space
+from hpcagent.model.space import Space
 from hpcagent.policies.bandits import Bandit
 from hpcagent.policies.base import Reason
 from hpcagent.policies.early import imputed

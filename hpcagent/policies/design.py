@@ -11,8 +11,9 @@ from typing import Any
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Scalar
 from hpcagent.model.objective import Objective
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Params, Space
+from hpcagent.model.space import Space
 from hpcagent.policies.sweeps import MOST_GRID_POINTS, LatinHypercube, Sobol
 from hpcagent.statistics.points import Key, inside, key, whole
 
@@ -168,7 +169,7 @@ class Design:
         """The runs that are still to come, in their order, where these points have been run or are under way.
 
         Example:
-            >>> from hpcagent.model.space import Float
+            >>> from hpcagent.model.parameter import Float
             >>> design = Design(Space.of(T=Float(1, 2)), levels=2, replicates=2)
             >>> design.lacking([{"T": 1.0}])
             [{'T': 2.0}, {'T': 1.0}, {'T': 2.0}]

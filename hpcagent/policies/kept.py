@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from hpcagent.model.base import Scalar
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Params, Space
+from hpcagent.model.space import Space
 from hpcagent.policies.longer import as_meant
 from hpcagent.statistics.points import given, inside, key, led_back
 
@@ -80,7 +81,7 @@ class Kept:
             now = inside(self.space, point)
             same = now is not None
             if now is None:
-                near = self.space.region.point(self.space.clipped(self._complete(point)))
+                near = self.space.region.columns.point(self.space.clipped(self._complete(point)))
                 known = [p for o in history if (p := inside(self.space, o.params)) is not None]
                 now = led_back(self.space, near, known)
                 if key(now) in used:

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcagent.model.extended import MOST_TIMES
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Params
 from hpcagent.statistics.acquisition import answer_gain
 from hpcagent.statistics.gp import Array
 from hpcagent.statistics.points import Key, key

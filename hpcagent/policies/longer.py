@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hpcagent.model.base import Scalar
-from hpcagent.model.space import Params
+from hpcagent.model.parameter import Params
 
 __all__ = ["Longer", "as_meant"]
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from hpcagent.errors import BadInput, HpcAgentError
 from hpcagent.model.objective import Objective
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Params, Space
+from hpcagent.model.space import Space
 from hpcagent.policies.base import Policy, Reason, make_policy, takes_option
 from hpcagent.statistics.points import key, located
 
@@ -60,7 +61,8 @@ class Portfolio:
 
     Example:
         >>> from hpcagent.model.objective import maximize
-        >>> from hpcagent.model.space import Float, Space
+        >>> from hpcagent.model.parameter import Float
+        >>> from hpcagent.model.space import Space
         >>> policy = Portfolio(Space.of(x=Float(0, 1)), maximize("y"), ladder=["quality_first", "sobol"])
         >>> len(policy.suggest([], 3))
         3

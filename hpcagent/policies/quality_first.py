@@ -27,8 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcagent.model.objective import Objective
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Params, Space
+from hpcagent.model.space import Space
 from hpcagent.policies.base import one_goal
 from hpcagent.policies.early import imputed
 from hpcagent.policies.sweeps import LatinHypercube, Sobol

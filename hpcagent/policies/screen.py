@@ -9,8 +9,9 @@ from typing import Any
 from hpcagent.errors import BadInput
 from hpcagent.model.base import Scalar
 from hpcagent.model.objective import Objective
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Params, Space
+from hpcagent.model.space import Space
 from hpcagent.policies.base import one_goal
 from hpcagent.policies.sweeps import Grid, Sobol
 from hpcagent.statistics.points import Key, fraction, given, inside, key, whole

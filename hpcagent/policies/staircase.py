@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from hpcagent.errors import BadInput
 from hpcagent.model.base import Scalar
 from hpcagent.model.objective import Objective
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Params, Space
+from hpcagent.model.space import Space
 from hpcagent.policies.base import one_goal
 from hpcagent.policies.early import imputed
 from hpcagent.statistics.points import inside, whole
@@ -89,7 +90,7 @@ class Staircase:
     def _check_simple_enough(space: Space) -> None:
         """Its order needs every parameter in every point, each with values of its own."""
         conditional = [p.name for p in space.parameters if p.when is not None]
-        equal = [one.follows for one in space.region.equalities]
+        equal = [one.follows for one in space.region.columns.equalities]
         for names, why in (
             (conditional, "is not a part of every point (when)"),
             (equal, "follows from others (==)"),

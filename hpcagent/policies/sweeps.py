@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Literal
 from hpcagent.errors import BadInput
 from hpcagent.later import Later
 from hpcagent.model.objective import Objective
+from hpcagent.model.parameter import Parameter, Params
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Parameter, Params, Space
+from hpcagent.model.space import Space
 from hpcagent.statistics.points import Given, given, key, whole
 from hpcagent.statistics.sobol import scrambled_sobol
 
@@ -88,7 +89,7 @@ class Grid:
 
 def _chosen(space: Space) -> list[Parameter]:
     """The parameters that have levels of their own; others follow from them."""
-    follow = set() if space.simple else {one.follows for one in space.region.equalities}
+    follow = set() if space.simple else {one.follows for one in space.region.columns.equalities}
     return [p for p in space.parameters if p.name not in follow]
 
 
@@ -129,7 +130,7 @@ class PointSequence:
         if not self.space.simple:
             found = self.space.region.sequence(self.unit_points, stop, seed=self.seed, even=self.even)
             if not found:
-                raise self.space.region.empty()
+                raise self.space.region.columns.empty()
             return (dict(p) for p in found[start:])
         units = self.unit_points(stop)
         return (self.space.from_unit(u) for u in units[start:stop])

@@ -19,7 +19,7 @@ from hpcagent.apps.sandbox.record import Sandbox, Tier
 from hpcagent.errors import BadInput, HpcAgentError
 from hpcagent.model.base import canonical_json
 from hpcagent.model.contract import Resources
-from hpcagent.model.space import Parameter
+from hpcagent.model.parameter import Parameter
 from hpcagent.registry.findings import Finding
 from hpcagent.registry.runner import FILES, TOOL, VALUE
 from hpcagent.registry.signature import Argument, Output, Signature

@@ -19,7 +19,7 @@ from hpcagent.apps.sandbox.record import Sandbox, Tier
 from hpcagent.errors import BadInput
 from hpcagent.gate.rules import Rules
 from hpcagent.model.contract import Resources
-from hpcagent.model.space import LONGEST_TEXT, Parameter
+from hpcagent.model.parameter import LONGEST_TEXT, Parameter
 from hpcagent.registry.script import MADE, VALUES
 
 __all__ = ["LINES", "SCRIPTS", "Script", "as_lines", "script_app", "scripts_on"]

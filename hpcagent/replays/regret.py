@@ -15,7 +15,7 @@ from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.table import Table
 from hpcagent.errors import BadInput
 from hpcagent.html import Card, Displayed, Rows
-from hpcagent.model.space import Params
+from hpcagent.model.parameter import Params
 from hpcagent.reports.plots import available
 from hpcagent.statistics.gp import Array
 from hpcagent.statistics.surrogate import MetricModel

@@ -29,8 +29,8 @@ from hpcagent.campaign.recorded import replayed
 from hpcagent.campaign.rolling import due
 from hpcagent.errors import BadInput
 from hpcagent.model.base import build, parse_toml
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Observation, Result, Role
-from hpcagent.model.space import Params
 from hpcagent.policies.base import make_policy, takes_option
 from hpcagent.replays.regret import Course, ModelError, Played, Replay
 from hpcagent.replays.world import World

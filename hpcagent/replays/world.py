@@ -18,8 +18,8 @@ import numpy as np
 from hpcagent.campaign.history import History
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.runtimes import RunTimes
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Observation, Result
-from hpcagent.model.space import Params
 from hpcagent.statistics.gp import Array
 from hpcagent.statistics.points import Key, inside, key
 from hpcagent.statistics.surrogate import MetricModel, Surrogate

@@ -28,8 +28,8 @@ from hpcagent.campaign.state import State
 from hpcagent.errors import BadInput
 from hpcagent.html import Card, Displayed
 from hpcagent.model.failures import RunStates
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Manifest, Observation, Result, Side
-from hpcagent.model.space import Params
 from hpcagent.policies.base import Reason
 from hpcagent.reports.lessons import fitted
 from hpcagent.statistics.gp import Array, NoFit

@@ -15,8 +15,8 @@ from hpcagent.campaign.decisions import Decision, decisions
 from hpcagent.campaign.history import History
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.result import CampaignResult
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Params
 from hpcagent.statistics.gp import NoFit
 from hpcagent.statistics.insight import (
     Calibration,

@@ -14,7 +14,7 @@ from hpcagent.campaign.numbers import point_text
 from hpcagent.campaign.result import CampaignResult
 from hpcagent.campaign.table import headed
 from hpcagent.model.base import Scalar
-from hpcagent.model.space import Parameter
+from hpcagent.model.parameter import Parameter
 from hpcagent.reports.lessons import Learned
 from hpcagent.reports.saved import save
 from hpcagent.statistics.insight import Bin, Prediction, Slice

@@ -16,8 +16,8 @@ from hpcagent.campaign.table import headed
 from hpcagent.errors import HpcAgentError
 from hpcagent.model.extended import counting
 from hpcagent.model.objective import Goal
+from hpcagent.model.parameter import Parameter, Params
 from hpcagent.model.records import Observation, Result
-from hpcagent.model.space import Parameter, Params
 from hpcagent.reports.lessons import Learned
 from hpcagent.reports.saved import save
 

@@ -12,7 +12,7 @@ from hpcagent.campaign.numbers import number
 from hpcagent.campaign.sweep import SweepPoint, SweepResult
 from hpcagent.campaign.table import headed
 from hpcagent.model.base import Scalar
-from hpcagent.model.space import Parameter
+from hpcagent.model.parameter import Parameter
 from hpcagent.reports.plots import BLUE, GREEN, GREY, ORANGE, RED
 from hpcagent.reports.saved import save
 

@@ -16,7 +16,7 @@ from hpcagent.apps.decorator import app
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed, BadInput, nearest
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Int, Text
+from hpcagent.model.parameter import Int, Text
 from hpcagent.science.exact import FUNCTIONS, Interval, NeedsDigits, Number, Numbers
 from hpcagent.units import factor
 

@@ -13,7 +13,7 @@ from hpcagent.apps.decorator import app
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Choice, Text
+from hpcagent.model.parameter import Choice, Text
 from hpcagent.science.plots import COLORS, drawing
 
 __all__ = ["numbers_of", "plot_data"]

@@ -23,7 +23,7 @@ from hpcagent.apps.missing import missing_file
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed, nearest
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Choice, Text
+from hpcagent.model.parameter import Choice, Text
 
 __all__ = [
     "COLORS",

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hpcagent.sites.ended import failure_of
     from hpcagent.sites.opening import open_site
-    from hpcagent.sites.profile import ExecutorProfile, Profile, ProfileEntry
-    from hpcagent.sites.profiles import find_profile, list_profiles
+    from hpcagent.sites.profile import Profile
+    from hpcagent.sites.profiles import ProfileEntry, find_profile, list_profiles
     from hpcagent.sites.site import Site, current_dfk, current_site, usable_cores
+    from hpcagent.sites.tables import ExecutorProfile
 
 __all__ = [
     "ExecutorProfile",
@@ -30,9 +31,9 @@ __all__ = [
 ]
 
 _HOME = {
-    "ExecutorProfile": "profile",
+    "ExecutorProfile": "tables",
     "Profile": "profile",
-    "ProfileEntry": "profile",
+    "ProfileEntry": "profiles",
     "Site": "site",
     "current_dfk": "site",
     "current_site": "site",

@@ -24,11 +24,12 @@ from hpcagent.owners import user_name
 from hpcagent.policies.base import BUILT_IN as POLICIES
 from hpcagent.policies.stop import RECORDS
 from hpcagent.sites import probe
+from hpcagent.sites.block import Block, block_of
 from hpcagent.sites.doctor_check import Check
 from hpcagent.sites.ended import failure_of
 from hpcagent.sites.limits import check as check_limits
 from hpcagent.sites.opening import open_site
-from hpcagent.sites.profile import Block, Profile, account_of, block_of, check_where
+from hpcagent.sites.profile import Profile, account_of, check_where
 from hpcagent.sites.schedulers.base import Queue, Scheduler, SchedulerDown
 from hpcagent.sites.schedulers.present import own_job, schedulers_here
 from hpcagent.sites.schedulers.registry import BUILT_IN as SCHEDULERS

@@ -223,7 +223,8 @@ def destination(profile: Profile, label: str, *, control: bool = False) -> Desti
             queue) is wanted for them.
 
     Example:
-        >>> from hpcagent.sites.profile import ExecutorProfile, Profile
+        >>> from hpcagent.sites.profile import Profile
+        >>> from hpcagent.sites.tables import ExecutorProfile
         >>> mine = Profile(
         ...     name="mine",
         ...     kind="globus_compute",

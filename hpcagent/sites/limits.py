@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import build
 from hpcagent.model.contract import Resources
+from hpcagent.sites.block import Block, block_of
 from hpcagent.sites.endpoint_settings import destination
-from hpcagent.sites.profile import Block, Profile, QueueLimits, block_of, walltime_s
+from hpcagent.sites.profile import Profile
 from hpcagent.sites.several_profiles import one_site
+from hpcagent.sites.tables import QueueLimits, walltime_s
 
 __all__ = ["Checked", "check", "executor_for", "most_blocks", "with_overrides"]
 

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcagent.errors import BadInput, HpcAgentError, nearest
-from hpcagent.sites.profile import Profile, block_of, walltime_s
+from hpcagent.sites.block import block_of
+from hpcagent.sites.profile import Profile
 from hpcagent.sites.profiles import find_profile, identify_site
 from hpcagent.sites.schedulers.base import Queue, SchedulerDown
 from hpcagent.sites.schedulers.registry import is_scheduler, scheduler, scheduler_class, scheduler_kinds
+from hpcagent.sites.tables import walltime_s
 
 __all__ = [
     "Answers",

@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from hpcagent.errors import BadInput, SiteFailed
 from hpcagent.owners import require_own_links, user_name
+from hpcagent.sites.block import block_of
 from hpcagent.sites.launch import load_parsl
 from hpcagent.sites.limits import most_blocks
-from hpcagent.sites.profile import ExecutorProfile, Profile, account_of, block_of, check_where
+from hpcagent.sites.profile import Profile, account_of, check_where
 from hpcagent.sites.profiles import find_profile
 from hpcagent.sites.schedulers.present import own_job
 from hpcagent.sites.script_paths import refuse_unwritable
 from hpcagent.sites.several_profiles import Several
 from hpcagent.sites.site import Site, current_dfk, make_current, usable_cores, workers_on
+from hpcagent.sites.tables import ExecutorProfile
 from hpcagent.surroundings import require_working_directory
 
 if TYPE_CHECKING:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
-from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Record
-from hpcagent.model.texts import Line, Lines, Name, Variable, Word, Words, word
+from hpcagent.model.texts import Line, Lines, Name, Variable, Word, word
 from hpcagent.moved import moved
 from hpcagent.sites.endpoint_settings import (
     ENDPOINT_ONLY,
@@ -30,39 +26,31 @@ from hpcagent.sites.endpoint_settings import (
 )
 from hpcagent.sites.schedulers.base import SPECIAL, Scheduler
 from hpcagent.sites.schedulers.registry import is_scheduler, scheduler_class, scheduler_kinds
+from hpcagent.sites.tables import (
+    WHERE,
+    AppSettings,
+    BlockSettings,
+    CoordinatorSettings,
+    ExecutorProfile,
+    Identify,
+    LauncherSettings,
+    NodeType,
+    Positive,
+    QueueLimits,
+    walltime_s,
+)
 
-__all__ = [
-    "BATCH_ONLY",
-    "BUILT_IN_LAUNCHERS",
-    "AppSettings",
-    "Block",
-    "BlockSettings",
-    "CoordinatorSettings",
-    "ExecutorProfile",
-    "Identify",
-    "LauncherSettings",
-    "NodeType",
-    "Profile",
-    "ProfileEntry",
-    "QueueLimits",
-    "account_of",
-    "block_of",
-    "check_where",
-    "walltime_s",
-    "worker_launcher_of",
-]
+__all__ = ["BATCH_ONLY", "BUILT_IN_LAUNCHERS", "Profile", "account_of", "check_where"]
 
 BUILT_IN_LAUNCHERS = ("srun", "mpiexec", "hydra", "openmpi", "parsl_mpi", "ibrun")
 """Ways to start MPI programs that every profile may name; `hpcagent.apps.launch` has their words."""
 
 _APPS = ("espresso", "gpaw", "lammps", "mace", "packmol", "pyscf", "synthetic", "tblite", "thermo", "vasp")
-_AFFINITIES = ("none", "block")
 _LAUNCHER_OF = {
     "local": "hydra",
     "threads": "hydra",
     "globus_compute": "parsl_mpi",
 }
-_WALLTIME = re.compile(r"(?:(\d+)-)?(\d+):([0-5]\d):([0-5]\d)\Z")
 
 BATCH_ONLY = (
     "account",
@@ -105,301 +93,6 @@ def _kinds_in_words(kinds: Sequence[str]) -> str:
 
 
 Kind = Annotated[str, AfterValidator(_known_kind)]
-Positive = Annotated[int, Field(ge=1, le=10**9)]
-Where = Literal["login", "job", "inside"]
-_WHERE: tuple[Where, ...] = ("login", "job", "inside")
-
-
-def walltime_s(text: str) -> int:
-    """Read a walltime.
-
-    Args:
-        text: `HH:MM:SS` or `D-HH:MM:SS`. Two numbers are refused: Slurm and PBS read `1:30` as 90 seconds,
-            people as 90 minutes.
-
-    Returns:
-        Seconds, more than 0.
-
-    Raises:
-        BadInput: It is neither, or no time at all.
-
-    Example:
-        >>> walltime_s("01:30:00"), walltime_s("2-00:00:00")
-        (5400, 172800)
-    """
-    found = _WALLTIME.match(text)
-    if found is None:
-        raise BadInput(
-            f"walltime {text!r} is not HH:MM:SS or D-HH:MM:SS; one hour is '01:00:00', two days '2-00:00:00'.",
-            value=text,
-        )
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-    total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-    if total == 0:
-        raise BadInput(f"walltime {text!r} is no time at all; one hour is '01:00:00'.", value=text)
-    return total
-
-
-class AppSettings(Record):
-    """What a site says of one app.
-
-    Example:
-        >>> AppSettings(command=("lmp_frontera",), launcher="ibrun").env
-        {}
-    """
-
-    command: tuple[Line, ...] | None = None
-    """The command that starts the program on this site, word by word; not given: the app looks for one."""
-    launcher: Word | None = None
-    """How MPI runs of this app are started, if not as the site's others."""
-    env: dict[Variable, Line] = Field(default_factory=dict)
-    """Extra environment of the program."""
-
-
-class LauncherSettings(Record):
-    """A way to start MPI programs, beside the built-in ones.
-
-    Example:
-        >>> LauncherSettings(command=("ibrun", "-n", "{ranks}")).command[0]
-        'ibrun'
-    """
-
-    command: Annotated[tuple[Line, ...], Field(min_length=1)]
-    """Words before the program's own, with fields in braces, e.g. `{ranks}`; see below."""
-
-
-class NodeType(Record):
-    """A kind of node, as its owner describes it.
-
-    Example:
-        >>> NodeType(cores=32, gpus=4).accelerator_ids
-        ('0', '1', '2', '3')
-    """
-
-    cores: Positive
-    """Physical cores of a node that jobs may use."""
-    threads_per_core: Positive = 1
-    """Hardware threads of a core, as the scheduler counts them."""
-    memory_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Memory of a node."""
-    gpus: Annotated[int, Field(ge=0, le=10**9)] = 0
-    """GPUs of a node, counted as the runs see them: GCDs, tiles."""
-    gpu_kind: Line = ""
-    """Which GPU, e.g. `a100`."""
-    gpu_env: Variable = "CUDA_VISIBLE_DEVICES"
-    """The variable that shows a run its GPU."""
-    accelerators: tuple[Word, ...] = ()
-    """Ids of the GPUs in the order of the workers; not given: 0, 1, 2 …"""
-    cpu_affinity: Word = ""
-    """Cores of the worker of each GPU, in Parsl's syntax: `list:0-7:8-15`."""
-
-    @property
-    def accelerator_ids(self) -> tuple[str, ...]:
-        """Ids of the GPUs in the order of the workers."""
-        return self.accelerators or tuple(str(i) for i in range(self.gpus))
-
-    @model_validator(mode="after")
-    def _ids_are_as_many_as_gpus(self) -> NodeType:
-        if self.accelerators and len(self.accelerators) != self.gpus:
-            raise BadInput(f"accelerators has {len(self.accelerators)} ids, but gpus = {self.gpus}.")
-        return self
-
-    @field_validator("cpu_affinity")
-    @classmethod
-    def _a_list(cls, value: str) -> str:
-        if value and not value.startswith("list:"):
-            raise BadInput(f"cpu_affinity = {value!r}: a node type's begins with 'list:'.", value=value)
-        return value
-
-
-class QueueLimits(Record):
-    """What a queue (PBS), partition or QOS (Slurm) takes.
-
-    Example:
-        >>> prod = QueueLimits(node="a100", min_nodes=10, walltime_by_nodes={24: "03:00:00", 99: "06:00:00"})
-        >>> prod.walltime_limit(10), prod.walltime_limit(25), prod.walltime_limit(100)
-        ('03:00:00', '06:00:00', None)
-    """
-
-    node: Line
-    """Its nodes: a name in `[nodes]`."""
-    min_nodes: Positive = 1
-    """Nodes a job must have."""
-    max_nodes: Positive | None = None
-    """Nodes a job may have."""
-    min_walltime: Word | None = None
-    """The shortest walltime."""
-    max_walltime: Word | None = None
-    """The longest walltime."""
-    walltime_by_nodes: dict[Positive, Word] = Field(default_factory=dict)
-    """The longest walltime by size: number of nodes = walltime of jobs with up to that many."""
-    max_jobs: Positive | None = None
-    """Jobs of one user at a time; running and waiting, where the site counts both."""
-    directives: tuple[Line, ...] = ()
-    """Added to the `directives` of jobs in this queue."""
-    note: Lines = ""
-    """Shown with an error about this queue."""
-
-    @field_validator("directives")
-    @classmethod
-    def _without_prefix(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return _directives(value)
-
-    @model_validator(mode="after")
-    def _consistent(self) -> QueueLimits:
-        for text in (self.min_walltime, self.max_walltime, *self.walltime_by_nodes.values()):
-            if text is not None:
-                walltime_s(text)
-        if self.max_nodes is not None and self.max_nodes < self.min_nodes:
-            raise BadInput(f"max_nodes = {self.max_nodes} is less than min_nodes = {self.min_nodes}.")
-        return self
-
-    def walltime_limit(self, nodes: int) -> str | None:
-        """The longest walltime of a job with so many nodes, as it is written in the profile."""
-        fitting = [size for size in self.walltime_by_nodes if size >= nodes]
-        return self.walltime_by_nodes[min(fitting)] if fitting else self.max_walltime
-
-
-class BlockSettings(Record):
-    """A block: one job of the batch system, in which workers wait for runs.
-
-    Example:
-        >>> BlockSettings(queue="debug").walltime
-        '01:00:00'
-    """
-
-    queue: Word | None = None
-    """The queue, or Slurm's partition (QOS with `queue_means = "qos"`); not given: the scheduler's default."""
-    nodes_per_block: Positive = 1
-    """Nodes of a block."""
-    min_blocks: Annotated[int, Field(ge=0, le=10**9)] = 0
-    """Blocks that are kept when there is nothing to do."""
-    max_blocks: Positive = 1
-    """Blocks at a time; no more than the queue allows a user."""
-    walltime: Word = "01:00:00"
-    """Walltime of a block, `HH:MM:SS` or `D-HH:MM:SS`. Slurm gets whole minutes: the seconds are dropped."""
-    max_idletime: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 60.0
-    """A block that had nothing to do for so long is given back."""
-    qos: Word | None = None
-    """Slurm's quality of service."""
-    constraint: Word | None = None
-    """Slurm's constraint on the nodes, e.g. `cpu`."""
-    directives: tuple[Line, ...] = ()
-    """Further options of the job, one each, without `#SBATCH` or `#PBS`: `--gpus-per-node=4`."""
-    select_options: Word = ""
-    """PBS: added to `-l select=N:ncpus=M`, e.g. `ngpus=4`."""
-    exclusive: bool | None = None
-    """Slurm: whole nodes; not given: whole nodes unless `cores_per_node` is given."""
-    mem_per_node_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Slurm: memory asked for on each node; not given: the scheduler's default."""
-    cores_per_node: Positive | None = None
-    """Physical cores asked for on each node; not given: the node type's."""
-    overrides: Words = ""
-    """Words added to the command that starts the workers on the nodes, e.g. `-c 128`. A `$` in them stays one."""
-    bind_cmd: Words = "--cpu-bind"
-    """PBS: the option of mpiexec that keeps the workers unbound."""
-    worker_launcher: Word = ""
-    """What starts the workers on the nodes: `single` (on the first node only), `mpiexec`, `ssh`, and a scheduler's
-    own: `srun`, `pbsdsh`, `flux`. Not given: srun on Slurm, flux on Flux, mpiexec on several nodes of PBS."""
-
-    @field_validator("walltime")
-    @classmethod
-    def _a_walltime(cls, value: str) -> str:
-        walltime_s(value)
-        return value
-
-    @field_validator("directives")
-    @classmethod
-    def _without_prefix(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return _directives(value)
-
-
-class ExecutorProfile(Record):
-    """One executor of a site: a kind of workers. The keys are Parsl's, with Parsl's meaning.
-
-    Example:
-        >>> ExecutorProfile(cores_per_worker=2).cpu_affinity
-        'block'
-    """
-
-    mode: Literal["tasks", "mpi"] = "tasks"
-    """`tasks`: workers on every node, one run each; `mpi`: runs of several ranks, over the nodes of a block."""
-    max_workers_per_node: Positive | None = None
-    """Tasks at once; not given: the usable cores divided by `cores_per_worker`."""
-    cores_per_worker: Positive = 1
-    """Cores of one worker, and the threads OpenMP and BLAS libraries get there."""
-    cpu_affinity: Word = "block"
-    """`block`: each worker, and what it starts, is pinned to cores of its own; `none`: not pinned."""
-    available_accelerators: Annotated[int, Field(ge=0, le=10**9)] | tuple[Word, ...] = ()
-    """GPUs for the workers: one worker for each, which sees no other. A number, or their ids."""
-    prefetch_capacity: Annotated[int, Field(ge=0, le=10**9)] = 0
-    """Tasks that may wait beside the workers of a node. Not given, on this machine: one for each worker."""
-    worker_init: Lines = ""
-    """Shell lines run before the workers start, e.g. `module load lammps`."""
-    python: Line | None = None
-    """Interpreter of the workers; not given: the one that opens the site."""
-    encrypted: bool = True
-    """Encrypt between opener and workers. Loopback ports are open to every user of the machine."""
-    preload: tuple[Word, ...] = ("numpy", "hpcagent.apps.run")
-    """Modules to import once for all workers, before the first task; one that is missing is skipped."""
-    block: BlockSettings = BlockSettings()
-    """Keys of `[block]` that are other for this executor."""
-    user_endpoint_config: EndpointConfig = Field(default_factory=dict)
-    """On an endpoint: values of its template that are other for this executor."""
-
-    @field_validator("cpu_affinity")
-    @classmethod
-    def _known_affinity(cls, value: str) -> str:
-        if value not in _AFFINITIES and not value.startswith("list:"):
-            raise BadInput(
-                f"cpu_affinity = {value!r} is not known; {nearest(value, _AFFINITIES)} "
-                "A list of cores for each worker begins with 'list:'.",
-                value=value,
-            )
-        return value
-
-    @model_validator(mode="after")
-    def _mpi_pins_nothing(self) -> ExecutorProfile:
-        useless = self.model_fields_set & {"cores_per_worker", "available_accelerators", "cpu_affinity"}
-        if self.mode == "mpi" and useless:
-            raise BadInput(
-                f'{", ".join(sorted(useless))} has no meaning with mode = "mpi": ranks, threads and GPUs are '
-                "what a run's resources say, and the launcher places them."
-            )
-        return self
-
-
-class Identify(Record):
-    """By what `auto` knows that it is on this site: all variables of `env`, or one of the host names.
-
-    Example:
-        >>> Identify(env={"NERSC_HOST": "perlmutter"}).matches({"NERSC_HOST": "perlmutter"}, "login01")
-        True
-    """
-
-    env: dict[Variable, Line] = Field(default_factory=dict)
-    """Environment variables with a pattern (`*`, `?`) of their value."""
-    hostname: tuple[Word, ...] = ()
-    """Patterns of the full host name, e.g. `*.frontera.tacc.utexas.edu`."""
-
-    def matches(self, environ: Mapping[str, str], hostname: str) -> bool:
-        """Whether these are the environment and full name of a host of the site."""
-        by_env = [name in environ and fnmatchcase(environ[name], glob) for name, glob in self.env.items()]
-        return bool(by_env and all(by_env)) or any(fnmatchcase(hostname, glob) for glob in self.hostname)
-
-
-class CoordinatorSettings(Record):
-    """Where the process that suggests and submits may run, by the rules of the site.
-
-    Example:
-        >>> CoordinatorSettings().where
-        ('login', 'job', 'inside')
-    """
-
-    where: Annotated[tuple[Where, ...], Field(min_length=1)] = _WHERE
-    """`login`: on a login node; `job`: in a batch job of its own; `inside`: in the allocation of the workers."""
-    note: Lines = ""
-    """The rule, in a sentence or two, and where it stands."""
 
 
 class Profile(Record):
@@ -688,175 +381,6 @@ class Profile(Record):
         return self.apps["lammps"].command if "lammps" in self.apps else None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Block:
-    """All that is settled about the jobs of one executor, and about the workers in them. See `block_of`.
-
-    Attributes:
-        label: The executor's.
-        mode: `tasks` or `mpi`.
-        queue: Queue or partition, or None for the scheduler's default.
-        qos: Slurm's quality of service.
-        limits: What the queue takes, if the profile says it.
-        node: Its kind of node, if the profile says it.
-        nodes_per_block: Nodes of a block.
-        min_blocks: Blocks kept when there is nothing to do.
-        max_blocks: Blocks at a time, before the queue's own limit.
-        walltime: `HH:MM:SS`, as Parsl wants it.
-        walltime_s: Seconds that a block really gets: Slurm's without those over the last whole minute.
-        max_idletime: Seconds.
-        constraint: Slurm's.
-        directives: Options of the job without `#SBATCH`, `#PBS`: the file systems, the block's, the queue's.
-        select_options: PBS's.
-        exclusive: Whether Slurm is asked for whole nodes.
-        mem_per_node_gb: Memory asked for.
-        cores_per_node: Physical cores asked for; None: not known.
-        usable_cores: Physical cores that runs may use: of those asked for, no more than the node type's.
-        cpus_per_node: `cores_per_node` as the scheduler counts: times the hardware threads of a core.
-        overrides: Words for the command that starts the workers.
-        bind_cmd: PBS's mpiexec's.
-        worker_launcher: `single`, `mpiexec`, `ssh` or a scheduler's own.
-        accelerators: Ids of the GPUs, one for each worker; none: the workers have no GPU of their own.
-        gpu_env: The variable that shows a worker its GPU.
-        cpu_affinity: `none`, `block` or Parsl's `list:…`.
-        max_workers_per_node: Runs at once on a node (`tasks`) or in a block (`mpi`); None: the node has to say.
-    """
-
-    label: str
-    mode: Literal["tasks", "mpi"]
-    queue: str | None
-    qos: str | None
-    limits: QueueLimits | None
-    node: NodeType | None
-    nodes_per_block: int
-    min_blocks: int
-    max_blocks: int
-    walltime: str
-    walltime_s: int
-    max_idletime: float
-    constraint: str | None
-    directives: tuple[str, ...]
-    select_options: str
-    exclusive: bool
-    mem_per_node_gb: float | None
-    cores_per_node: int | None
-    usable_cores: int | None
-    cpus_per_node: int | None
-    overrides: str
-    bind_cmd: str
-    worker_launcher: str
-    accelerators: tuple[str, ...]
-    gpu_env: str
-    cpu_affinity: str
-    max_workers_per_node: int | None
-
-
-def block_of(profile: Profile, label: str) -> Block:
-    """Settle what the jobs of one executor are: `[block]`, what the executor says over it, its queue and nodes.
-
-    Args:
-        profile: Of a site with a batch system.
-        label: Of one of its executors.
-
-    Raises:
-        BadInput: There is no such executor, or the site has no batch system.
-
-    Example:
-        >>> mine = Profile(name="mine", kind="slurm", block=BlockSettings(queue="debug", walltime="00:10:30"))
-        >>> block = block_of(mine, "workers")
-        >>> block.walltime, block.walltime_s, block.worker_launcher, block.exclusive
-        ('00:10:00', 600, 'srun', True)
-    """
-    if not profile.batch:
-        raise BadInput(f'The site {profile.name} has kind = "{profile.kind}", which submits no jobs.')
-    if label not in profile.executors:
-        raise BadInput(
-            f"The site {profile.name} has no executor {label!r}; {nearest(label, profile.executors)}", value=label
-        )
-    executor = profile.executors[label]
-    settings = _settings(profile, executor)
-    limits = profile.queues.get(settings.queue or "")
-    node = _node_type(profile, limits)
-    seconds = walltime_s(settings.walltime)
-    if profile.scheduler.whole_minutes:
-        seconds -= seconds % 60
-    cores = settings.cores_per_node or (node.cores if node else None)
-    usable = min(cores, node.cores) if cores and node else cores
-    accelerators = _accelerators(executor, node)
-    by_qos = profile.queue_means == "qos"
-    return Block(
-        label=label,
-        mode=executor.mode,
-        queue=None if by_qos else settings.queue,
-        qos=settings.qos or settings.queue if by_qos else settings.qos,
-        limits=limits,
-        node=node,
-        nodes_per_block=settings.nodes_per_block,
-        min_blocks=settings.min_blocks,
-        max_blocks=max(settings.max_blocks, settings.min_blocks),
-        walltime=f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}",
-        walltime_s=seconds,
-        max_idletime=settings.max_idletime,
-        constraint=settings.constraint,
-        directives=(
-            *([f"-l filesystems={':'.join(profile.filesystems)}"] if profile.filesystems else []),
-            *settings.directives,
-            *(limits.directives if limits else ()),
-        ),
-        select_options=settings.select_options,
-        exclusive=settings.cores_per_node is None if settings.exclusive is None else settings.exclusive,
-        mem_per_node_gb=settings.mem_per_node_gb,
-        cores_per_node=cores,
-        usable_cores=usable,
-        cpus_per_node=cores * (node.threads_per_core if node else 1) if cores else None,
-        overrides=settings.overrides,
-        bind_cmd=settings.bind_cmd,
-        worker_launcher=worker_launcher_of(profile, label, settings.nodes_per_block),
-        accelerators=accelerators,
-        gpu_env=node.gpu_env if node else "CUDA_VISIBLE_DEVICES",
-        cpu_affinity=_cpu_affinity(executor, node, accelerators),
-        max_workers_per_node=_workers_per_node(executor, usable, accelerators),
-    )
-
-
-def _node_type(profile: Profile, limits: QueueLimits | None) -> NodeType | None:
-    if limits is not None:
-        return profile.nodes[limits.node]
-    return next(iter(profile.nodes.values())) if len(profile.nodes) == 1 else None
-
-
-def _accelerators(executor: ExecutorProfile, node: NodeType | None) -> tuple[str, ...]:
-    asked = executor.available_accelerators
-    if isinstance(asked, tuple):
-        return asked
-    known = node.accelerator_ids if node else ()
-    return known[:asked] if asked <= len(known) else tuple(str(i) for i in range(asked))
-
-
-def _cpu_affinity(executor: ExecutorProfile, node: NodeType | None, accelerators: tuple[str, ...]) -> str:
-    """The executor's; where each worker has a GPU, by default the cores next to it."""
-    by_gpu = node is not None and node.cpu_affinity and accelerators == node.accelerator_ids
-    if node is not None and by_gpu and "cpu_affinity" not in executor.model_fields_set:
-        return node.cpu_affinity
-    return executor.cpu_affinity
-
-
-def _workers_per_node(executor: ExecutorProfile, cores: int | None, accelerators: tuple[str, ...]) -> int | None:
-    if executor.max_workers_per_node is not None:
-        return min(executor.max_workers_per_node, len(accelerators) or executor.max_workers_per_node)
-    if accelerators:
-        return len(accelerators)
-    if executor.mode == "mpi" or cores is None:
-        return None
-    return max(1, cores // executor.cores_per_worker)
-
-
-def _settings(profile: Profile, executor: ExecutorProfile) -> BlockSettings:
-    return profile.block.model_copy(
-        update={name: getattr(executor.block, name) for name in executor.block.model_fields_set}
-    )
-
-
 def launchers_of(scheduler: type[Scheduler]) -> tuple[str, ...]:
     """What may start the workers on the nodes of a scheduler's jobs.
 
@@ -867,28 +391,6 @@ def launchers_of(scheduler: type[Scheduler]) -> tuple[str, ...]:
     known = dict.fromkeys(("single", "srun", "mpiexec", "pbsdsh", "ssh"))
     known |= dict.fromkeys([scheduler.own_launcher] if scheduler.own_launcher else [])
     return tuple(name for name in known if name not in scheduler.not_launchers)
-
-
-def worker_launcher_of(profile: Profile, label: str, nodes: int) -> str:
-    """What starts the workers of an executor in a job of so many nodes.
-
-    Args:
-        profile: Of a site with a batch system.
-        label: Of one of its executors.
-        nodes: Of the job: a block's, or those of the job that the coordinator itself is in.
-
-    Example:
-        >>> mine = Profile(name="mine", kind="pbs")
-        >>> worker_launcher_of(mine, "workers", 1), worker_launcher_of(mine, "workers", 2)
-        ('single', 'mpiexec')
-    """
-    executor = profile.executors[label]
-    told = _settings(profile, executor).worker_launcher
-    if told:
-        return told
-    if executor.mode == "mpi":  # one process on the block's first node, which is where the script runs
-        return "single"
-    return profile.scheduler.own_launcher or ("mpiexec" if nodes > 1 else "single")
 
 
 def account_of(profile: Profile, given: str | None = None, environ: Mapping[str, str] = os.environ) -> str | None:
@@ -934,31 +436,14 @@ def check_where(profile: Profile, where: str) -> None:
         >>> check_where(Profile(name="mine", kind="slurm"), "login")
     """
     allowed = profile.coordinator.where
-    if where not in _WHERE:
-        raise BadInput(f"where = {where!r} is not known; {nearest(where, _WHERE)}", value=where)
+    if where not in WHERE:
+        raise BadInput(f"where = {where!r} is not known; {nearest(where, WHERE)}", value=where)
     if where not in allowed:
         raise BadInput(
             f"The site {profile.name} does not let the coordinator run with where = {where!r}; "
             f"allowed: {', '.join(allowed)}. {profile.coordinator.note}".rstrip(),
             value=where,
         )
-
-
-class ProfileEntry(NamedTuple):
-    """One line of `hpcagent sites`."""
-
-    name: str
-    source: Path
-    description: str
-
-
-def _directives(value: tuple[str, ...]) -> tuple[str, ...]:
-    for line in value:
-        if line.startswith("#"):
-            raise BadInput(f"directives: {line!r}: leave out {line.split()[0]!r}, which is written for you.")
-        if not line.startswith("-"):
-            raise BadInput(f"directives: {line!r} is not one option, such as '--gpus-per-node=4'.", value=line)
-    return value
 
 
 def _toml_words(value: Any) -> str:  # whatever stood in the file
@@ -968,5 +453,10 @@ def _toml_words(value: Any) -> str:  # whatever stood in the file
 
 __getattr__ = moved(
     __name__,
-    dict.fromkeys(("find_profile", "identify_site", "list_profiles"), "hpcagent.sites.profiles"),
+    {
+        **dict.fromkeys(
+            ("ProfileEntry", "find_profile", "identify_site", "list_profiles"), "hpcagent.sites.profiles"
+        ),
+        **dict.fromkeys(("Block", "block_of", "worker_launcher_of"), "hpcagent.sites.block"),
+    },
 )

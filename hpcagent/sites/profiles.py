@@ -9,21 +9,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcagent import packaged
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import build, parse_toml, read_text
 from hpcagent.offered import offers
 from hpcagent.owners import require_own
-from hpcagent.sites.profile import Profile, ProfileEntry
+from hpcagent.sites.profile import Profile
 from hpcagent.sites.schedulers.present import who_answers
 from hpcagent.sites.several_profiles import Several
 
-__all__ = ["find_profile", "identify_site", "list_profiles", "several"]
+__all__ = ["ProfileEntry", "find_profile", "identify_site", "list_profiles", "several"]
 
 MOST = 16
 """More sites than this in one campaign are a slip of the pen."""
+
+
+class ProfileEntry(NamedTuple):
+    """One line of `hpcagent sites`."""
+
+    name: str
+    source: Path
+    description: str
 
 
 def find_profile(profile: str | Path | Profile | Sequence[str | Path | Profile] = "laptop") -> Profile:

@@ -22,9 +22,11 @@ from hpcagent.errors import BadInput, SiteFailed, nearest
 from hpcagent.html import Card
 from hpcagent.model.contract import Resources
 from hpcagent.moved import moved
+from hpcagent.sites.block import block_of
 from hpcagent.sites.limits import check, executor_for
-from hpcagent.sites.profile import ExecutorProfile, Profile, block_of
+from hpcagent.sites.profile import Profile
 from hpcagent.sites.several_profiles import Several
+from hpcagent.sites.tables import ExecutorProfile
 from hpcagent.sites.workers.fair_share import Turns
 
 if TYPE_CHECKING:

@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 
 from hpcagent.later import Later
 from hpcagent.model.base import Scalar
-from hpcagent.model.space import Parameter, Params, Space
+from hpcagent.model.parameter import Parameter, Params
+from hpcagent.model.space import Space
 
 __all__ = ["GP", "Array", "Density", "Features", "Kernel", "NoFit", "one_thread"]
 
@@ -186,10 +187,10 @@ class Features:
         return cube
 
     def _settled(self, rows: Array) -> Array:
-        region = self.space.region
-        columns = region.settled(region.columns(self._cube(rows)))
-        active = region.active(columns)
-        moved = {name for one in region.equalities for name in (*one.shared, one.follows)}
+        many = self.space.region.columns
+        columns = many.at(self._cube(rows))
+        active = many.active(columns)
+        moved = {name for one in many.equalities for name in (*one.shared, one.follows)}
         rows = rows.copy()
         for p, where in zip(self._varied, self._columns, strict=True):
             if p.name in moved:
@@ -202,8 +203,8 @@ class Features:
         """The rows (see `snapped`) that keep the constraints of the space."""
         if self.simple or not len(rows):
             return rows
-        region = self.space.region
-        return np.asarray(rows[region.kept(region.settled(region.columns(self._cube(rows))))])
+        many = self.space.region.columns
+        return np.asarray(rows[many.kept(many.at(self._cube(rows)))])
 
     @cached_property
     def cover(self) -> Array:

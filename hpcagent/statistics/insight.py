@@ -16,8 +16,9 @@ import numpy as np
 from hpcagent.later import Later
 from hpcagent.model.base import Scalar
 from hpcagent.model.objective import Objective
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Params, Space
+from hpcagent.model.space import Space
 from hpcagent.statistics.gp import GP, Array
 from hpcagent.statistics.points import inside, key
 from hpcagent.statistics.sobol import scrambled_sobol
@@ -268,7 +269,7 @@ def _along(space: Space, point: Params, name: str) -> list[Params]:
     if space.simple:
         return along
     # Equalities are settled by the others; what is not allowed is no part of the slice.
-    found = {key(p): p for q in along for p in [space.region.point(q)] if name in p and space.allows(p)}
+    found = {key(p): p for q in along for p in [space.region.columns.point(q)] if name in p and space.allows(p)}
     return list(found.values())
 
 

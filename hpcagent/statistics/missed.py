@@ -19,8 +19,9 @@ import numpy as np
 
 from hpcagent.model.base import Record, Scalar
 from hpcagent.model.objective import Objective
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Params, Space
+from hpcagent.model.space import Space
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -120,7 +121,7 @@ def missed(
 
     Example:
         >>> from hpcagent.model.objective import maximize
-        >>> from hpcagent.model.space import Float
+        >>> from hpcagent.model.parameter import Float
         >>> space = Space.of(x=Float(0, 1))
         >>> runs = [Observation({"x": x / 16}, metrics={"y": -(x / 16 - 0.5) ** 2}) for x in range(17)]
         >>> missed(runs, maximize("y"), {"x": 0.5}, space=space).expected < 0.002
@@ -198,7 +199,7 @@ def undecided(
 
     Example:
         >>> from hpcagent.model.objective import maximize
-        >>> from hpcagent.model.space import Choice
+        >>> from hpcagent.model.parameter import Choice
         >>> space = Space.of(word=Choice("a", "b", "c"))
         >>> runs = [Observation({"word": w}, metrics={"y": y}) for w, y in (("a", 1.0), ("b", 2.0), ("c", 4.0))]
         >>> undecided(runs, maximize("y"), space=space)

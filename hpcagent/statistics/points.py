@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from hpcagent.errors import BadInput, in_brief
 from hpcagent.later import Later
 from hpcagent.model.base import Scalar
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Params, Space
+from hpcagent.model.space import Space
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,7 +66,7 @@ def led_back(space: Space, params: Params, known: Sequence[Params]) -> Params:
         known: Allowed points; without any the middle of the space is taken.
 
     Example:
-        >>> from hpcagent.model.space import Float
+        >>> from hpcagent.model.parameter import Float
         >>> space = Space.of(x=Float(0, 1), y=Float(0, 1), constraints=["x + y <= 1"])
         >>> round(led_back(space, {"x": 1.0, "y": 1.0}, [{"x": 0.0, "y": 0.0}])["x"], 3)
         0.5
@@ -91,7 +92,7 @@ def spread_size(space: Space) -> int:
     """Points of a first look at a space: two, and one for each number and further value of a choice; 4 to 12.
 
     Example:
-        >>> from hpcagent.model.space import Choice, Float
+        >>> from hpcagent.model.parameter import Choice, Float
         >>> spread_size(Space.of(x=Float(0, 1), y=Float(0, 1), style=Choice("a", "b", "c")))
         6
     """

@@ -21,8 +21,9 @@ import numpy as np
 from hpcagent.later import Later
 from hpcagent.model.base import Record, Scalar
 from hpcagent.model.objective import Objective
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Params, Space
+from hpcagent.model.space import Space
 from hpcagent.statistics.points import Key, key, located
 from hpcagent.statistics.recommend import Estimate, estimates
 

@@ -16,8 +16,9 @@ from hpcagent.errors import BadInput
 from hpcagent.later import Later
 from hpcagent.model.base import Record
 from hpcagent.model.objective import Constraint, Objective
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Params, Space
+from hpcagent.model.space import Space
 from hpcagent.statistics.points import inside, key, usable
 from hpcagent.statistics.trend import Array, chance, tame
 

@@ -51,7 +51,7 @@ def sensitivity(space: Space, points: Sequence[Mapping[str, Scalar]], values: Se
         values: n values.
 
     Example:
-        >>> from hpcagent.model.space import Float
+        >>> from hpcagent.model.parameter import Float
         >>> x = np.linspace(0, 1, 20)
         >>> found = sensitivity(Space.of(x=Float(0, 1)), [{"x": v} for v in x], x**2)
         >>> found.depends(0.05)

@@ -13,8 +13,9 @@ import numpy as np
 
 from hpcagent.model.base import Scalar
 from hpcagent.model.objective import Objective
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Params, Space
+from hpcagent.model.space import Space
 from hpcagent.statistics.gp import Array, NoFit, one_thread
 from hpcagent.statistics.points import key
 from hpcagent.statistics.recommend import CAUTION, SURELY, top
@@ -54,7 +55,7 @@ def surest(
 
     Example:
         >>> from hpcagent.model.objective import at_most, maximize
-        >>> from hpcagent.model.space import Float
+        >>> from hpcagent.model.parameter import Float
         >>> objective = maximize("v", subject_to={"e": at_most(0.7)})
         >>> runs = [Observation({"x": x}, metrics={"v": x, "e": x}) for x in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)]
         >>> 0.65 < surest(runs, objective, Space.of(x=Float(0, 1)))["x"] < 0.7

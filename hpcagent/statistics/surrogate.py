@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from hpcagent.later import Later
 from hpcagent.model.objective import Constraint, Goal, Objective
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Params, Space
+from hpcagent.model.space import Space
 from hpcagent.statistics.failures import Failures
 from hpcagent.statistics.gp import GP, Array, Features, Kernel, NoFit, one_thread
 from hpcagent.statistics.points import Key, key, located, usable

@@ -16,7 +16,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from hpcagent.later import Later
-from hpcagent.model.space import Parameter, Space
+from hpcagent.model.parameter import Parameter
+from hpcagent.model.space import Space
 
 if TYPE_CHECKING:
     import numpy as np
@@ -114,7 +115,8 @@ class Trend:
         runs: n.
 
     Example:
-        >>> from hpcagent.model.space import Float, Space
+        >>> from hpcagent.model.parameter import Float
+        >>> from hpcagent.model.space import Space
         >>> space = Space.of(x=Float(0, 1), y=Float(0, 1))
         >>> units = np.random.default_rng(0).random((12, 2))
         >>> Trend(space, units, 3 * units[:, 0]).drivers

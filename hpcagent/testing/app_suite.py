@@ -24,8 +24,8 @@ from hpcagent.apps.invocation import Invocation
 from hpcagent.errors import BadInput
 from hpcagent.model.contract import Metric
 from hpcagent.model.determinism import disagreements
+from hpcagent.model.parameter import Parameter
 from hpcagent.model.records import Result
-from hpcagent.model.space import Parameter
 from hpcagent.sites.opening import open_site
 from hpcagent.testing.writes import Writes
 

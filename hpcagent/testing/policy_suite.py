@@ -29,8 +29,9 @@ import pytest
 
 from hpcagent.errors import BadInput
 from hpcagent.model.objective import Objective, at_most, maximize
+from hpcagent.model.parameter import Choice, Float, Int, Params
 from hpcagent.model.records import Observation, Role
-from hpcagent.model.space import Choice, Float, Int, Params, Space
+from hpcagent.model.space import Space
 from hpcagent.policies.base import Policy
 
 __all__ = ["HISTORIES", "OBJECTIVE", "SPACES", "PolicyContract", "observe"]

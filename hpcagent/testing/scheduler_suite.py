@@ -20,9 +20,11 @@ from typing import Any, ClassVar
 import pytest
 
 from hpcagent.model.base import build
-from hpcagent.sites.profile import Block, Profile, block_of, walltime_s
+from hpcagent.sites.block import Block, block_of
+from hpcagent.sites.profile import Profile
 from hpcagent.sites.schedulers.base import Job, Refused, Scheduler, SchedulerDown
 from hpcagent.sites.schedulers.registry import scheduler, scheduler_class
+from hpcagent.sites.tables import walltime_s
 
 __all__ = ["SchedulerContract"]
 

@@ -15,10 +15,12 @@ from typing import ClassVar
 import pytest
 
 from hpcagent.model.base import build
+from hpcagent.sites.block import block_of
 from hpcagent.sites.doctor import examine
 from hpcagent.sites.limits import most_blocks
-from hpcagent.sites.profile import Profile, account_of, block_of, check_where, walltime_s
+from hpcagent.sites.profile import Profile, account_of, check_where
 from hpcagent.sites.profiles import find_profile, list_profiles
+from hpcagent.sites.tables import walltime_s
 
 __all__ = ["SiteContract"]
 

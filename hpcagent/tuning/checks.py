@@ -13,8 +13,8 @@ from hpcagent.apps.base import App
 from hpcagent.campaign.numbers import with_error
 from hpcagent.campaign.record import Campaign
 from hpcagent.errors import AppFailed
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Result
-from hpcagent.model.space import Params
 from hpcagent.science.lammps.log import parse_log
 from hpcagent.science.lammps.rewritten import check_script
 from hpcagent.science.lammps.settings import Settings

@@ -9,7 +9,8 @@ import tomli_w
 
 from hpcagent.errors import BadInput
 from hpcagent.model.base import build
-from hpcagent.sites.profile import Profile, block_of
+from hpcagent.sites.block import block_of
+from hpcagent.sites.profile import Profile
 from hpcagent.sites.profiles import find_profile
 from hpcagent.sites.site import usable_cores
 from hpcagent.store.files import write_whole

@@ -25,7 +25,7 @@ from hpcagent.science.lammps.script import LARGEST_SCRIPT
 from hpcagent.shown import plain
 from hpcagent.store.files import make_folder, refusing_clearly, write_whole
 from hpcagent.workspace.app_store import STORED, packed, unpacked
-from hpcagent.workspace.runs import sandbox_of
+from hpcagent.workspace.references import sandbox_of
 from hpcagent.workspace.tools import Registered
 
 __all__ = ["Added"]
@@ -314,7 +314,7 @@ class Added(Registered):
         for name, one in list(self.added.here.items()):
             if one.state == "approved" and name not in app_names() and self._mine(caller, name):
                 with contextlib.suppress(BadInput):  # its files are not as they were
-                    found.append(self.added_app(name))
+                    found.append(self.references.added(name))
         return found
 
     def _mine(self, caller: Caller, name: str) -> bool:
@@ -335,7 +335,7 @@ class Added(Registered):
         problem, app = "", None
         try:
             app = self.store.app(STORED + one.sha256)
-            self.check_kept(one)
+            self.references.check_kept(one)
         except BadInput as error:
             problem = error.message.rstrip(".")
         if name in app_names():

@@ -10,7 +10,7 @@ from hpcagent.apps.base import App
 from hpcagent.apps.hooks import LAMMPS
 from hpcagent.catalog import is_executable
 from hpcagent.errors import BadInput
-from hpcagent.model.space import Parameter
+from hpcagent.model.parameter import Parameter
 from hpcagent.science.lammps.contract import lammps
 from hpcagent.workspace.app_store import packed
 

@@ -11,7 +11,7 @@ from typing import Any
 from hpcagent.errors import BadInput, NotThere, in_brief
 from hpcagent.shown import plain
 
-__all__ = ["list_files", "read_piece", "tail_of"]
+__all__ = ["list_files", "read_piece", "size_of", "tail_of"]
 
 LARGEST_PIECE = 8 << 20
 MOST_FILES = 10_000
@@ -129,3 +129,8 @@ def tail_of(folder: Path, lines: int) -> list[str]:
                 del text[0]  # a part of a line, of which what tells a secret may be cut off
             return [plain(line) for line in text[-lines:]]
     return []
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all files of a run."""
+    return sum(int(one["bytes"]) for one in list_files(folder))

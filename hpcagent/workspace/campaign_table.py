@@ -9,7 +9,7 @@ from typing import Any
 
 from hpcagent.campaign.record import Campaign
 from hpcagent.model.objective import Objective
-from hpcagent.model.space import Parameter
+from hpcagent.model.parameter import Parameter
 from hpcagent.store.growing_lines import GrowingLines
 from hpcagent.store.journal import event_in
 from hpcagent.workspace.changed import Changed

@@ -33,6 +33,8 @@ from hpcagent.store.files import make_folder, write_whole
 from hpcagent.store.rundir import holder
 from hpcagent.workspace.answers import answer_of, campaign_toml, next_points
 from hpcagent.workspace.app_store import packed
+from hpcagent.workspace.artifacts import size_of
+from hpcagent.workspace.checked import refuse_files, refuse_label
 from hpcagent.workspace.plain_campaigns import (
     as_data,
     check_changes,
@@ -41,8 +43,9 @@ from hpcagent.workspace.plain_campaigns import (
     is_name,
     packaged_campaign,
 )
+from hpcagent.workspace.references import is_function, is_ours, sandbox_of
 from hpcagent.workspace.rows import Row
-from hpcagent.workspace.runs import Runs, is_function, is_ours, refuse_files, refuse_label, sandbox_of, size_of
+from hpcagent.workspace.simulations import Simulations
 
 __all__ = ["Campaigns"]
 
@@ -51,7 +54,7 @@ MOST_POINTS = 64
 BEGINS_WITHIN_S = 20.0
 
 
-class Campaigns(Runs):
+class Campaigns(Simulations):
     """Campaigns, behind the gate.
 
     Args:
@@ -103,8 +106,8 @@ class Campaigns(Runs):
             refuse_label(found.name, field="name")
         with self._turn:
             with self.gate.recorded(caller, what="start"):
-                where = self._known_site(site or self.rules.default_site)
-                self._refuse_misfit(where, found.largest)
+                where = self.sites.known(site or self.rules.default_site)
+                self.sites.refuse_misfit(where, found.largest)
             asked = request_of(
                 found,
                 site=where,
@@ -180,10 +183,10 @@ class Campaigns(Runs):
                 found, toml, reference = self._read(str(packaged_campaign(wanted)), changes)
                 check_values(found)
                 return found, toml, reference
-            text, name = as_data(wanted, changes or {}, self.has_own)
-            reference = self.referred(name)
+            text, name = as_data(wanted, changes or {}, self.references.has_own)
+            reference = self.references.of(name)
         else:
-            reference = self.referred(campaign["app"])
+            reference = self.references.of(campaign["app"])
             text = str(campaign["toml"])
         asked = self.folder.root / "asked"
         asked.mkdir(mode=0o700, exist_ok=True)
@@ -191,7 +194,7 @@ class Campaigns(Runs):
         with tempfile.TemporaryDirectory(dir=asked) as one:
             path = Path(one) / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.toml"
             write_whole(path, text, private=True)
-            found = load_campaign(path, changes=changes, app=self.app(reference), where="the campaign")
+            found = load_campaign(path, changes=changes, app=self.references.app(reference), where="the campaign")
         if "data" in campaign:
             check_values(found)
         return found, found.toml(), reference
@@ -205,10 +208,10 @@ class Campaigns(Runs):
         folder = self._workdir(row)
         try:
             make_folder(folder)
-            profile = find_profile(self._profile(row.site)).name
+            profile = find_profile(self.sites.profile(row.site)).name
             let_through(folder, asked, workspace=self.folder.root, identity=row.id, profile=profile)
             self._write_order(row, toml, changes)
-            begin(self.folder.root, row.id, self._profile(row.site))
+            begin(self.folder.root, row.id, self.sites.profile(row.site))
         except RunDirLocked:  # nobody else has this folder: the service before this one has had it begun
             pass
         except HpcAgentError as error:
@@ -379,7 +382,7 @@ class Campaigns(Runs):
                     value=budget,
                     allowed="1 or more",
                 )
-            app = self.app(objective_function)
+            app = self.references.app(objective_function)
             try:
                 text = campaign_toml(
                     objective_function,

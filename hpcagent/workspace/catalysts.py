@@ -23,7 +23,9 @@ from hpcagent.store.files import make_folder, write_whole
 from hpcagent.workspace.rows import Row
 
 if TYPE_CHECKING:
-    from hpcagent.materials.catalyst import Catalyst, CatalystPlan, Tells
+    from hpcagent.materials.catalyst import Tells
+    from hpcagent.materials.catalyst_plan import CatalystPlan
+    from hpcagent.materials.catalyst_rows import Catalyst
 
 __all__ = ["Catalysts", "catalyst_data", "plan_of"]
 
@@ -37,7 +39,7 @@ def plan_of(asked: Mapping[str, Any]) -> CatalystPlan:
     Raises:
         BadInput: A value is not allowed.
     """
-    from hpcagent.materials.catalyst import plan_catalyst
+    from hpcagent.materials.catalyst_plan import plan_catalyst
 
     return plan_catalyst(
         asked["structure"],

@@ -4,33 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from hpcagent.catalog import list_apps
 from hpcagent.contexts.triggers import Started, Triggers, load_triggers
 from hpcagent.errors import BadInput, HpcAgentError
-from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Caller
-from hpcagent.materials.catalyst import (
-    THRESHOLD_EV,
-    CatalystPlan,
-    Tells,
-    check_may_store,
-    known_catalyst,
-)
 from hpcagent.model.records import Manifest
-from hpcagent.resources.folder import Resources
 from hpcagent.shown import plain
 from hpcagent.sites.profiles import find_profile, list_profiles
-from hpcagent.workspace.added import Added
 from hpcagent.workspace.app_search import found_by
-from hpcagent.workspace.catalysts import Catalysts, catalyst_data, plan_of
+from hpcagent.workspace.artifacts import size_of
+from hpcagent.workspace.catalyst_calls import CatalystCalls
 from hpcagent.workspace.configured import changed_since, configured
 from hpcagent.workspace.counters import counters_of
 from hpcagent.workspace.kept import Kept
@@ -38,8 +27,6 @@ from hpcagent.workspace.only_data import check_only_data, check_words
 from hpcagent.workspace.plain_campaigns import check_changes
 from hpcagent.workspace.rows import Row
 from hpcagent.workspace.rules_said import rules_words, site_line
-from hpcagent.workspace.runs import size_of
-from hpcagent.workspace.shared import opened_resources
 
 __all__ = ["Core"]
 
@@ -47,10 +34,9 @@ __all__ = ["Core"]
 LOOK_S = 5.0
 # So often the folders of old runs are removed.
 EXPIRE_S = 3600.0
-ELEMENT = re.compile(r"[A-Z][a-z]?")
 
 
-class Core(Added):
+class Core(CatalystCalls):
     """Everything that is asked of a workspace.
 
     Args:
@@ -75,7 +61,6 @@ class Core(Added):
             self._triggers = Triggers(
                 root / "triggers", self.events, load_triggers(triggers), self._triggered, owner=self._owner.name
             )
-        self.catalysts = Catalysts(root / "catalysts", opened=self._resources_of, news=self._say)
         with self._turn:
             self.write_cards()
             self._take_up()
@@ -95,7 +80,7 @@ class Core(Added):
                     self._share(row, other)
                 continue
             try:
-                app = self.app(row.reference)
+                app = self.references.app(row.reference)
                 manifest = Manifest.model_validate(row.manifest)
                 taken = [{**(self.rows[i].result or {}), "manifest": self.rows[i].manifest} for i in row.inputs]
                 app = configured(app, row.settings)
@@ -116,7 +101,7 @@ class Core(Added):
         said = {name: job.arguments[name] for name in job.of_payload if name in job.arguments}
         with self.gate.recorded(self._owner, what=why):
             if job.kind == "tool":
-                check_only_data(self.app(job.name), said, {})
+                check_only_data(self.references.app(job.name), said, {})
             elif job.kind == "campaign":
                 check_changes(said)
                 check_words(said)
@@ -139,7 +124,7 @@ class Core(Added):
             except HpcAgentError as error:
                 if not self.news or self.news[-1] != error.message:
                     self.news.append(error.message)
-        for desk in list(self._desks.values()):
+        for desk in self.sites.desks():
             if isinstance(desk, Kept):
                 desk.look()
         self.catalysts.look(self.rows)
@@ -220,202 +205,6 @@ class Core(Added):
             for app in found_by([*apps, *tools], query)
         ]
 
-    def catalyst(
-        self,
-        caller: Caller,
-        *,
-        structure: str,
-        adsorbate: str,
-        catalyst: str = "",
-        accept: Literal["same_method", "any_method"] = "same_method",
-        threshold_ev: float = THRESHOLD_EV,
-        parameters: Mapping[str, Any] | None = None,
-        site: str = "",
-        walltime_s: float | None = None,
-        why: str = "",
-    ) -> dict[str, Any]:
-        """A catalyst's adsorption energy: what is known, or the run that computes it; returns at once.
-
-        The run is one of the chain `adsorption`, behind the gate as a whole. When it has ended its result is
-        stored, written into the notebook, told and added to `catalyst_db`, in the caller's name, as
-        `hpcagent.materials.run_catalyst` does it.
-
-        Args:
-            structure: An element.
-            adsorbate: An atom or a molecule of `ase.build.molecule`.
-            catalyst: What it is called, e.g. `Cu-ZnO`.
-            accept: Which row of the table will do; see `run_catalyst`.
-            threshold_ev: Below this it is promising, in eV.
-            parameters: Of the chain.
-            site: Where it runs.
-            walltime_s: In seconds.
-            why: What it is for.
-
-        Returns:
-            `state` (found, pending, running, recording, recorded, failed), `run_id` (of `found` the run that has
-            computed it, where the caller may see it), `error` and `repair`, and what is known.
-
-        Raises:
-            NotAllowed: A value is not allowed, or the gate refuses the run.
-            NotPermitted: The role may not read the table, or may not store what would be computed.
-        """
-        asked = {
-            "structure": structure,
-            "adsorbate": adsorbate,
-            "catalyst": catalyst,
-            "parameters": dict(parameters or {}),
-            "threshold_ev": threshold_ev,
-        }
-        plan = self._planned(caller, asked)
-        resources, _ = self._resources_of(caller.name)
-        known = known_catalyst(resources, plan, accept)
-        if known is not None:
-            with self._turn:
-                mine = [run for run in known.runs.values() if self._seen_by(caller, run)]
-            run_id = mine[0] if mine else None
-            return {"state": "found", "run_id": run_id, "error": None, "repair": None} | catalyst_data(
-                known, asked
-            )
-        self._check_plan(caller, plan)
-        check_may_store(resources)
-        begun = self.run(caller, **_order_of(plan, site=site, walltime_s=walltime_s, why=why))
-        if not self._has_failed(begun["id"]):
-            self.catalysts.follow(begun["id"], caller.name, asked)
-        return self.catalyst_state(caller, begun["id"])
-
-    def estimate_catalyst(
-        self,
-        caller: Caller,
-        *,
-        structure: str,
-        adsorbate: str,
-        catalyst: str = "",
-        accept: Literal["same_method", "any_method"] = "same_method",
-        threshold_ev: float = THRESHOLD_EV,
-        parameters: Mapping[str, Any] | None = None,
-        site: str = "",
-        walltime_s: float | None = None,
-        why: str = "",
-    ) -> dict[str, Any]:
-        """What `catalyst` would take, and what the gate would say; nothing is run. Arguments as `catalyst`.
-
-        Returns:
-            As `estimate`; `known` is also what `catalyst_db` has.
-
-        Raises:
-            NotAllowed: A value is not allowed.
-            NotPermitted: The role may not read the table.
-        """
-        asked = {
-            "structure": structure,
-            "adsorbate": adsorbate,
-            "catalyst": catalyst,
-            "parameters": dict(parameters or {}),
-            "threshold_ev": threshold_ev,
-        }
-        plan = self._planned(caller, asked)
-        known = known_catalyst(self._resources_of(caller.name)[0], plan, accept)
-        if known is None:
-            self._check_plan(caller, plan)
-        found = self.estimate(caller, **_order_of(plan, site=site, walltime_s=walltime_s, why=why))
-        return found if known is None else found | {"known": known.result_uri}
-
-    def _planned(self, caller: Caller, asked: Mapping[str, Any]) -> CatalystPlan:
-        """The run of a catalyst.
-
-        Raises:
-            NotAllowed: A value is not allowed.
-        """
-        structure = asked["structure"]
-        with self.gate.recorded(caller, what="catalyst"):
-            if not isinstance(structure, str) or not ELEMENT.fullmatch(structure):
-                raise NotAllowed(
-                    "contract",
-                    "the slab is made of its element",
-                    field="structure",
-                    value=structure,
-                    allowed="the symbol of an element, e.g. Cu",
-                    do="correct it and ask again",
-                )
-            # To plan looks at files that parameters name: none of this machine is to be named at all.
-            check_only_data(self.app("adsorption"), asked["parameters"], {})
-            try:
-                return plan_of(asked)
-            except BadInput as error:
-                why_not, value = error.message, error.details.get("value")
-                field = next((name for name, one in asked.items() if one == value), "parameters")
-                raise NotAllowed(
-                    "contract", why_not, field=field, value=value, do="correct it and ask again"
-                ) from None
-
-    def _check_plan(self, caller: Caller, plan: CatalystPlan) -> None:
-        """See that it can be computed.
-
-        Raises:
-            NotAllowed: A parameter is missing without which the run would fail.
-        """
-        with self.gate.recorded(caller, what="catalyst"):
-            try:
-                plan.check()
-            except BadInput as error:
-                raise NotAllowed(
-                    "contract",
-                    error.message,
-                    field="parameters",
-                    value=plan.manifest.params["engine"],
-                    do="give one of them and ask again; nothing was run",
-                ) from None
-
-    def _seen_by(self, caller: Caller, run: str) -> bool:
-        row = self.rows.get(run)
-        return row is not None and self.gate.sees(caller, row.owner)
-
-    def _has_failed(self, run: str) -> bool:
-        """Whether it is written down already that this run gave nothing: it is not written down twice."""
-        try:
-            order, still = self.catalysts.state(run)
-        except BadInput:
-            return False
-        return not still and "error" in order
-
-    def catalyst_state(self, caller: Caller, identity: str) -> dict[str, Any]:
-        """How a catalyst stands that a run computes; fields as `catalyst`."""
-        with self._turn:
-            row = self._row(caller, identity)
-        order, _ = self.catalysts.state(identity)
-        found = order.get("found")
-        state = "recorded" if found else "failed" if "error" in order else "recording" if row.over else row.state
-        nothing: dict[str, Any] = {
-            "adsorption_energy_ev": None,
-            "result_uri": None,
-            "row": None,
-            "promising": None,
-            "notes": [],
-        }
-        said = {"error": order.get("error"), "repair": order.get("repair")}
-        return {"state": state, "run_id": identity} | said | (found or nothing)
-
-    def _resources_of(self, name: str) -> tuple[Resources, Tells]:
-        """The resources of the workspace for somebody, with the rights of their role now."""
-        person = self.rules.people.get(name)
-        role = self._owner.role if name == self._owner.name else "" if person is None else person.role
-        caller = Caller(name=name, role=role or "viewer")
-
-        class Told:
-            def tell(_, event: str, payload: Mapping[str, Any], *, to: str = "", key: str = "") -> object:  # noqa: N805
-                return self.tell(caller, event=event, payload=payload, to=to, key=key)
-
-        folder = self.folder.root / "resources"
-        announce = partial(self._announced, caller)
-        return opened_resources(folder, name, caller.role, self.rules, announce=announce), Told()
-
-    def _announced(self, caller: Caller, resource: str, at: int) -> None:
-        self.modified(caller, resource=resource, at=at)
-
-    def _say(self, news: str) -> None:
-        if not self.news or self.news[-1] != news:
-            self.news.append(news)
-
     def rules_said(self, caller: Caller) -> dict[str, Any]:
         """What holds for the caller: rules in words, and the sites that they may use, each with what it is."""
         named = list(self.rules.sites) or [one.name for one in list_profiles()]
@@ -423,7 +212,7 @@ class Core(Added):
         sites = []
         for name in mine:
             try:
-                sites.append(site_line(name, find_profile(self._profile(name)), self.rules))
+                sites.append(site_line(name, find_profile(self.sites.profile(name)), self.rules))
             except BadInput as error:
                 sites.append({"name": name, "kind": "", "description": f"not usable: {error.message}"})
         return rules_words(self.rules, caller) | {"sites": sites}
@@ -460,7 +249,7 @@ class Core(Added):
         """Whether something is under way."""
         if self.questions.busy or self.catalysts.busy or self.tries:
             return True
-        return any(desk.busy for desk in self._desks.values())
+        return any(desk.busy for desk in self.sites.desks())
 
     def close(self, *, end: bool = False) -> None:
         """Leave the sites; what had not ended is taken up by the next service.
@@ -474,7 +263,7 @@ class Core(Added):
             self._closed = True
             self._turn.notify_all()
             self.try_no_more()
-            desks = list(self._desks.values())
+            desks = self.sites.desks()
         for desk in desks:
             with contextlib.suppress(HpcAgentError):
                 desk.close(end=end)
@@ -482,16 +271,3 @@ class Core(Added):
             self._triggers.close()
         self._journal.close()
         self._lock_file.release()
-
-
-def _order_of(plan: CatalystPlan, *, site: str, walltime_s: float | None, why: str) -> dict[str, Any]:
-    """The run of a catalyst as `run` and `estimate` take it."""
-    return {
-        "app": plan.chain.name,
-        "params": plan.manifest.params,
-        "site": site,
-        "walltime_s": walltime_s,
-        "why": why or f"{plan.catalyst} and {plan.adsorbate}",
-        "data_only": True,
-        "anywhere": True,
-    }

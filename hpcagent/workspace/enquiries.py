@@ -23,8 +23,8 @@ from hpcagent.workspace.campaigns import MOST_POINTS, Campaigns, brings_code
 from hpcagent.workspace.only_data import check_only_data
 from hpcagent.workspace.plain_campaigns import check_policy
 from hpcagent.workspace.questions import COSTLY, Questions
+from hpcagent.workspace.references import sandbox_of
 from hpcagent.workspace.rows import Row
-from hpcagent.workspace.runs import sandbox_of
 
 __all__ = ["Enquiries"]
 
@@ -232,8 +232,8 @@ class Enquiries(Campaigns):
         try:
             found, _, _, given = self._campaign_of(caller, campaign, changes)
             with self._turn:
-                where = self._known_site(site or self.rules.default_site)
-            self._refuse_misfit(where, found.largest)
+                where = self.sites.known(site or self.rules.default_site)
+            self.sites.refuse_misfit(where, found.largest)
             asked = request_of(
                 found,
                 site=where,
@@ -308,7 +308,7 @@ class Enquiries(Campaigns):
             raise BadInput(f"{row.id} is a campaign; a single run is repeated.", value=row.id)
         manifest = Manifest.model_validate(row.manifest)
         with self.gate.recorded(caller, what=f"repeat {row.id}"):
-            app = self.app(row.reference)
+            app = self.references.app(row.reference)
             units = {p.name: p.unit for p in app.contract.space.parameters}
             call = Call(row.id, manifest.app, manifest.app_version, row.params, units)
             document = Document("run", 1, row.asked_at, {}, {}, (), (), (call,))

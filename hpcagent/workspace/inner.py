@@ -12,8 +12,9 @@ from hpcagent.apps.finished import final_result
 from hpcagent.errors import BadInput, in_brief
 from hpcagent.workspace.artifacts import MOST_FILES, list_files
 
-__all__ = ["INNER", "all_files", "folder_and_path", "shown_artifacts"]
+__all__ = ["ARTIFACT", "INNER", "all_files", "folder_and_path", "shown_artifacts"]
 
+ARTIFACT = "artifact:"
 INNER = "inner"
 MOST_INNER = 1000
 _ID = re.compile(r"[0-9a-f][0-9a-f-]{7,127}")

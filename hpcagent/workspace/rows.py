@@ -9,7 +9,7 @@ from typing import Any
 
 from hpcagent.model.failures import meaning
 
-__all__ = ["OVER", "Row", "as_given", "exit_code", "job_facts", "lost"]
+__all__ = ["OVER", "Row", "as_given", "exit_code", "job_facts", "lost", "occupied"]
 
 _EXIT_CODE = re.compile(r"\bexit(?:ed with)? code (-?\d+)")
 OVER = ("completed", "failed", "stopped", "cancelled")
@@ -152,3 +152,10 @@ def lost(row: Row) -> bool:
     if failure:
         return not meaning(failure["kind"], failure["name"], failure.get("repair")).final
     return row.state == "failed" and row.result is None
+
+
+def occupied(manifest: Mapping[str, Any]) -> dict[str, int]:
+    """What a run occupies that its speed depends on."""
+    asked = manifest.get("resources") or {}
+    names = {"nodes": 1, "ranks_per_node": 1, "threads_per_rank": 1, "gpus_per_node": 0}
+    return {name: int(asked.get(name) or least) for name, least in names.items()}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from hpcagent.gate.rules import ApprovalRule, Caller, Quota, Rules
-from hpcagent.sites.profile import Profile, block_of
+from hpcagent.sites.block import block_of
+from hpcagent.sites.profile import Profile
 
 __all__ = ["approval_words", "quota_words", "rules_words", "site_line"]
 

@@ -29,7 +29,7 @@ from hpcagent.shown import plain
 from hpcagent.workspace.app_store import packed
 from hpcagent.workspace.artifacts import read_piece
 from hpcagent.workspace.following import Following
-from hpcagent.workspace.runs import ARTIFACT
+from hpcagent.workspace.inner import ARTIFACT
 
 __all__ = ["Registered"]
 
@@ -195,14 +195,14 @@ class Registered(Following):
         found = [
             app
             for name in scripts_on(self.rules)
-            if self.gate.may_use(caller, "apps", f"own:{name}") and (app := self.tool_app(name)) is not None
+            if self.gate.may_use(caller, "apps", f"own:{name}") and (app := self.references.tool(name)) is not None
         ]
         for seen in self.tools.look():
             record = seen.record
             mine = self.gate.may_use(caller, "apps", f"own:{record.name}")
             if seen.usable and mine and record.name not in app_names() and record.contract is not None:
                 with contextlib.suppress(BadInput):  # edited since it was looked at
-                    app = self.tool_app(f"{record.name}@{record.version}")
+                    app = self.references.tool(f"{record.name}@{record.version}")
                     found += [app] if app is not None else []
         self._tell_changes()
         return found
@@ -211,7 +211,7 @@ class Registered(Following):
         """The contract of an app or of a registered tool that the caller may use, as plain data."""
         name = app.partition("@")[0]
         own = name not in app_names()
-        found = self.tool_app(app) if own else look_up(app)
+        found = self.references.tool(app) if own else look_up(app)
         if found is None or not self.gate.may_use(caller, "apps", f"own:{name}" if own else name):
             raise NotThere(f"there is no app {app[:80]!r} that you may use.", value=app[:80])
         return found.contract.model_dump(mode="json")
@@ -224,7 +224,7 @@ class Registered(Following):
         """
         own = f"own:{app.partition('@')[0]}"
         try:
-            found = self.tool_app(app) if self.gate.may_use(caller, "apps", own) else None
+            found = self.references.tool(app) if self.gate.may_use(caller, "apps", own) else None
         except BadInput as error:
             raise NotAllowed(
                 "contract",
@@ -370,7 +370,7 @@ class Registered(Following):
         return _agent(found)
 
     def _known_tool(self, tool: str) -> None:
-        if tool not in app_names() and not self.has_own(tool) and tool not in SCRIPTS:
+        if tool not in app_names() and not self.references.has_own(tool) and tool not in SCRIPTS:
             raise BadInput(
                 f"there is no tool and no app {tool[:80]!r}; `hpcagent tools list` has the tools, "
                 "`hpcagent workspace apps` the apps.",

@@ -12,7 +12,8 @@ import pytest
 from hpcagent.errors import BadInput
 from hpcagent.model.conditions import folded, holds
 from hpcagent.model.grammar import read_condition, written
-from hpcagent.model.space import Choice, Float, Int, Space
+from hpcagent.model.parameter import Choice, Float, Int
+from hpcagent.model.space import Space
 
 WIDE = {
     "x": Float(0, 1),

@@ -15,8 +15,9 @@ from hpcagent.errors import AppFailed, BadInput, HpcAgentError
 from hpcagent.model.base import build, read_toml
 from hpcagent.model.contract import Contract, Metric, Resources
 from hpcagent.model.objective import Constraint, Objective, at_least, at_most, maximize, minimize, pareto_front
+from hpcagent.model.parameter import Choice, Float, Int, Parameter, Text
 from hpcagent.model.records import Failure, Manifest, Result
-from hpcagent.model.space import Choice, Float, Int, Parameter, Space, Text
+from hpcagent.model.space import Space
 
 SPACE = Space.of(
     timestep=Float(0.001, 0.03, unit="ps", log=True, default=0.002),

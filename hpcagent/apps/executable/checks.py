@@ -12,7 +12,8 @@ from hpcagent.apps.executable.record import OUTPUT, PRINTED, ProgramFile, json_p
 from hpcagent.apps.executable.words import FROM_RUN, check_name, names, pieces, plain_word, read_template
 from hpcagent.errors import BadInput
 from hpcagent.model.base import Scalar
-from hpcagent.model.space import Parameter, Space
+from hpcagent.model.parameter import Parameter
+from hpcagent.model.space import Space
 
 __all__ = [
     "OWN",

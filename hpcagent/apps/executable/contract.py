@@ -31,7 +31,8 @@ from hpcagent.errors import BadInput
 from hpcagent.model.base import Scalar, build, read_toml
 from hpcagent.model.contract import OUTPUTS_ONLY, Contract, Metric, Resources
 from hpcagent.model.files import with_file_choices
-from hpcagent.model.space import Parameter, Space
+from hpcagent.model.parameter import Parameter
+from hpcagent.model.space import Space
 
 __all__ = [
     "FAILURE_MODES",
@@ -153,7 +154,7 @@ def executable(
 
     Example:
         >>> from hpcagent.apps.executable.record import from_regex
-        >>> from hpcagent.model.space import Int
+        >>> from hpcagent.model.parameter import Int
         >>> app = executable(
         ...     "seq {n}", parameters={"n": Int(1, 9)}, metrics={"last": from_regex("^([0-9]+)$", unit="1")}
         ... )

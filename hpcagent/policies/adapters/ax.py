@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from hpcagent.errors import BadInput
 from hpcagent.model.objective import Objective
-from hpcagent.model.space import Parameter, Params, Space
+from hpcagent.model.parameter import Parameter, Params
+from hpcagent.model.space import Space
 from hpcagent.policies.adapters.common import Adapter, needed
 from hpcagent.policies.adapters.imputation import Told
 

@@ -22,8 +22,9 @@ import numpy as np
 
 from hpcagent.errors import BadInput
 from hpcagent.model.objective import Objective
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Params, Space
+from hpcagent.model.space import Space
 from hpcagent.policies.adapters.imputation import Told, told
 from hpcagent.policies.base import Reason
 from hpcagent.policies.sweeps import Sobol

@@ -21,8 +21,9 @@ from typing import Any
 from hpcagent.errors import BadInput
 from hpcagent.model.base import Scalar
 from hpcagent.model.objective import Constraint, Goal, Objective
+from hpcagent.model.parameter import Choice, Float, Int, Parameter, Params
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Choice, Float, Int, Parameter, Params, Space
+from hpcagent.model.space import Space
 from hpcagent.policies.adapters.common import Adapter, isolated, needed, table
 from hpcagent.policies.adapters.imputation import Told, believed
 from hpcagent.policies.base import make_policy

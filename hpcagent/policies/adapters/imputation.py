@@ -19,8 +19,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hpcagent.model.objective import Constraint, Objective
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Params, Space
+from hpcagent.model.space import Space
 from hpcagent.policies.early import imputed
 from hpcagent.statistics.points import located
 from hpcagent.statistics.trend import Scale, tame
@@ -58,7 +59,7 @@ def told(space: Space, objective: Objective, history: Sequence[Observation]) -> 
 
     Example:
         >>> from hpcagent.model.objective import at_most, maximize
-        >>> from hpcagent.model.space import Float
+        >>> from hpcagent.model.parameter import Float
         >>> speed = maximize("speed", subject_to={"error": at_most(1.0)})
         >>> good = Observation({"x": 0.1}, metrics={"speed": 3.0, "error": 0.5})
         >>> crashed = Observation({"x": 0.9}, completed=False, failure="LostAtoms")

@@ -12,7 +12,8 @@ from typing import Any
 
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.objective import Objective
-from hpcagent.model.space import Parameter, Params, Space
+from hpcagent.model.parameter import Parameter, Params
+from hpcagent.model.space import Space
 from hpcagent.policies.adapters.common import Adapter, isolated, needed, table
 from hpcagent.policies.adapters.imputation import Told, penalised
 from hpcagent.policies.base import one_goal

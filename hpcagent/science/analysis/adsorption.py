@@ -12,7 +12,7 @@ from hpcagent.apps.made_with import mixed_versions
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Float
+from hpcagent.model.parameter import Float
 from hpcagent.science.engines.base import LEVEL
 
 __all__ = ["MAY_DIFFER", "adsorption_energy_of", "differences"]

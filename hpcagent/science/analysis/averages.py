@@ -21,7 +21,7 @@ from hpcagent.apps.missing import missing_file
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Choice, Float
+from hpcagent.model.parameter import Choice, Float
 from hpcagent.statistics.timeseries import block_average, conserved, statistical_inefficiency
 from hpcagent.units import AVOGADRO, BOLTZMANN_EV_PER_K, factor
 

@@ -14,7 +14,7 @@ from hpcagent.apps.decorator import app
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Float, Text
+from hpcagent.model.parameter import Float, Text
 from hpcagent.science.analysis.frames import RANKS, Communicator, analyse, shares
 from hpcagent.science.analysis.rdf import (
     FAILURES,

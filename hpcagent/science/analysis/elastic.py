@@ -14,7 +14,7 @@ from hpcagent.apps.decorator import app
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Choice
+from hpcagent.model.parameter import Choice
 from hpcagent.science.analysis.symmetry import Symmetry, bond, crystal_symmetry, general_basis
 from hpcagent.units import factor
 

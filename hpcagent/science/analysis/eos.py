@@ -13,7 +13,7 @@ from hpcagent.apps.decorator import app
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Choice
+from hpcagent.model.parameter import Choice
 from hpcagent.units import factor
 
 __all__ = ["LATTICES", "birch_murnaghan", "eos_fit", "fitted", "model_error", "polynomial", "vinet"]

@@ -27,7 +27,7 @@ from hpcagent.apps.each import drawn
 from hpcagent.apps.run import Run
 from hpcagent.beside import as_told, told
 from hpcagent.errors import AppFailed, HpcAgentError
-from hpcagent.model.space import Int
+from hpcagent.model.parameter import Int
 from hpcagent.science.lammps.trajectory import Frame, Reading, Trajectory, open_trajectory
 
 __all__ = ["RANKS", "Communicator", "Followed", "Work", "analyse", "followed", "following", "shares", "total"]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcagent.errors import AppFailed
-from hpcagent.model.space import Choice, Float, Int, Parameter
+from hpcagent.model.parameter import Choice, Float, Int, Parameter
 from hpcagent.science.analysis.rotations import geometry_of, symmetry_number
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from hpcagent.apps.decorator import app
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Choice
+from hpcagent.model.parameter import Choice
 from hpcagent.science.analysis.averages import CUT, FAILURES, Table, cut_of, read_table
 from hpcagent.statistics.timeseries import block_average, conserved, fluctuation_ratio, statistical_inefficiency
 from hpcagent.units import BOLTZMANN_EV_PER_K

@@ -14,7 +14,7 @@ from hpcagent.apps.decorator import app
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Float, Text
+from hpcagent.model.parameter import Float, Text
 from hpcagent.science.analysis.frames import BLOCKS, RANKS, Communicator, analyse, following, total
 from hpcagent.science.lammps.trajectory import READING, Reading, Trajectory
 from hpcagent.units import BOLTZMANN_J_PER_K

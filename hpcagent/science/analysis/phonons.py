@@ -15,7 +15,7 @@ from hpcagent.apps.run import Outcome, Run
 from hpcagent.apps.structures import structure_of
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Float, Int, Parameter, Text
+from hpcagent.model.parameter import Float, Int, Parameter, Text
 from hpcagent.science.plots import can_draw, drawing
 
 if TYPE_CHECKING:

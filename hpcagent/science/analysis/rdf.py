@@ -14,7 +14,7 @@ from hpcagent.apps.decorator import app
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Float, Int, Text
+from hpcagent.model.parameter import Float, Int, Text
 from hpcagent.science.analysis.frames import RANKS, Communicator, analyse, shares
 from hpcagent.science.lammps.trajectory import READING, Frame, Reading, Trajectory
 from hpcagent.statistics.timeseries import block_average

@@ -9,7 +9,7 @@ from hpcagent.apps.missing import elsewhere, missing_file
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Float
+from hpcagent.model.parameter import Float
 
 __all__ = ["thermo"]
 

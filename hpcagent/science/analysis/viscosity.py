@@ -13,7 +13,7 @@ from hpcagent.apps.decorator import app
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Float
+from hpcagent.model.parameter import Float
 from hpcagent.science.analysis.vacf import autocorrelations
 from hpcagent.statistics.timeseries import block_average
 from hpcagent.units import BOLTZMANN_J_PER_K, UnitStyle, factor

@@ -17,7 +17,7 @@ from hpcagent.apps.parts import failed
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Choice, Float, Int, Text
+from hpcagent.model.parameter import Choice, Float, Int, Text
 from hpcagent.science.chains.levels import level_of, own_settings
 from hpcagent.science.chains.references import atoms_of
 from hpcagent.science.dft.energy import dft_energy

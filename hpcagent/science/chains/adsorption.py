@@ -7,7 +7,7 @@ from typing import Any
 from hpcagent.apps.chain import artifacts_of, chain
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Choice, Float, Int, Text
+from hpcagent.model.parameter import Choice, Float, Int, Text
 from hpcagent.science.analysis.adsorption import adsorption_energy_of
 from hpcagent.science.chains.levels import level_of_engine, own_settings
 from hpcagent.science.dft.energy import dft_energy

@@ -9,7 +9,7 @@ from hpcagent.apps.base import App
 from hpcagent.apps.chain import artifacts_of, chain
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Float, Int
+from hpcagent.model.parameter import Float, Int
 from hpcagent.science.analysis.msd import msd
 from hpcagent.science.analysis.rdf import rdf
 from hpcagent.science.lammps.contract import lammps

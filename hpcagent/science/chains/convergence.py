@@ -7,7 +7,7 @@ from typing import Any
 from hpcagent.apps.chain import chain
 from hpcagent.apps.run import Run
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Choice, Float, Int, Text
+from hpcagent.model.parameter import Choice, Float, Int, Text
 from hpcagent.science.analysis.eos import LATTICES
 from hpcagent.science.chains.levels import level_of, own_settings
 from hpcagent.science.dft.energy import dft_energy

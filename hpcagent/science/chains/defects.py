@@ -9,7 +9,7 @@ from typing import Any
 from hpcagent.apps.chain import artifacts_of, chain, metrics_of
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Choice, Float, Int, Parameter
+from hpcagent.model.parameter import Choice, Float, Int, Parameter
 from hpcagent.science.chains.levels import level_of, own_settings, refuse_charge
 from hpcagent.science.chains.references import BOX, atoms_of, reference
 from hpcagent.science.dft.energy import dft_energy

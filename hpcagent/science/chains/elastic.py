@@ -11,8 +11,8 @@ from hpcagent.apps.chain import artifacts_of, chain, metrics_of
 from hpcagent.apps.missing import brought
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.apps.structures import structure_of
+from hpcagent.model.parameter import Choice, Float
 from hpcagent.model.records import Result
-from hpcagent.model.space import Choice, Float
 from hpcagent.science.analysis.elastic import elastic_constants
 from hpcagent.science.analysis.symmetry import crystal_symmetry
 from hpcagent.science.chains.levels import FORCE_TOLERANCE, fit_for_forces, fixed_mesh, own_settings

@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcagent.apps.chain import artifacts_of, chain, metrics_of
 from hpcagent.apps.run import Outcome, Run
-from hpcagent.model.space import Choice, Float, Int, Text
+from hpcagent.model.parameter import Choice, Float, Int, Text
 from hpcagent.science.analysis.eos import LATTICES, eos_fit
 from hpcagent.science.chains.levels import fixed_mesh, level_of, own_settings
 from hpcagent.science.dft.energy import dft_energy

@@ -13,7 +13,7 @@ from hpcagent.apps.run import Outcome, Run
 from hpcagent.apps.structures import structure_of
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Choice, Float, Parameter
+from hpcagent.model.parameter import Choice, Float, Parameter
 from hpcagent.science.chains.levels import level_of, own_settings, refuse_charge
 from hpcagent.science.chains.references import atoms_of
 from hpcagent.science.dft.energy import dft_energy

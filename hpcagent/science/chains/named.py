@@ -6,7 +6,7 @@ from typing import Any
 
 from hpcagent.apps.chain import chain
 from hpcagent.apps.run import Run
-from hpcagent.model.space import Choice, Float, Parameter, Text
+from hpcagent.model.parameter import Choice, Float, Parameter, Text
 from hpcagent.science.chains.defects import substitution, vacancy
 from hpcagent.science.chains.levels import own_settings
 from hpcagent.science.chains.surface import surface_energy

@@ -13,7 +13,7 @@ from hpcagent.apps.chain import artifacts_of, chain, metrics_of
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Choice, Float, Int, Text
+from hpcagent.model.parameter import Choice, Float, Int, Text
 from hpcagent.science.analysis.band import BARRIERS, band_path, unwrapped
 from hpcagent.science.chains.band_ends import alike_held, check_two_minima, exchanged
 from hpcagent.science.chains.levels import fixed_mesh, level_of, own_settings

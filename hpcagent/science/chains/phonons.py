@@ -12,7 +12,7 @@ from hpcagent.apps.packages import needs
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.apps.structures import total_charge
 from hpcagent.errors import AppFailed
-from hpcagent.model.space import Choice, Float, Int, Text
+from hpcagent.model.parameter import Choice, Float, Int, Text
 from hpcagent.science.analysis.phonons import PHONON_METRICS, PHONONS, displaced_supercells, phonon_properties
 from hpcagent.science.chains.levels import fit_for_forces, fixed_mesh, own_settings
 from hpcagent.science.chains.vibrations import TOLERANCE, structure_at

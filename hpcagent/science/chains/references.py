@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpcagent.apps.structures import Given, structure_of
-from hpcagent.model.space import Float, Parameter
+from hpcagent.model.parameter import Float, Parameter
 from hpcagent.science.engines.registry import engine
 from hpcagent.science.structures.crystal import build_crystal
 from hpcagent.science.structures.molecule import build_molecule

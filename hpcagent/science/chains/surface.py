@@ -10,7 +10,7 @@ from hpcagent.apps.chain import artifacts_of, chain, metrics_of
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Choice, Float, Int
+from hpcagent.model.parameter import Choice, Float, Int
 from hpcagent.science.chains.levels import level_of, own_settings, refuse_charge
 from hpcagent.science.chains.references import atoms_of
 from hpcagent.science.dft.energy import dft_energy

@@ -12,7 +12,7 @@ from hpcagent.apps.missing import brought
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.apps.structures import structure_of
 from hpcagent.errors import AppFailed
-from hpcagent.model.space import Choice, Float, Text
+from hpcagent.model.parameter import Choice, Float, Text
 from hpcagent.science.analysis.free_energies import THERMO, check_spin
 from hpcagent.science.analysis.vibrations import VIBRATIONS, vibration_modes
 from hpcagent.science.chains.levels import fit_for_forces, own_settings

@@ -11,7 +11,7 @@ from hpcagent.apps.decorator import app
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Choice, Float, Text
+from hpcagent.model.parameter import Choice, Float, Text
 from hpcagent.science.chemistry.formula import Term, balanced, composition, read_side, written
 from hpcagent.science.chemistry.tables import REFERENCE_K, Substance, enthalpy, substance
 

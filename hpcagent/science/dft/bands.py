@@ -10,7 +10,7 @@ from hpcagent.apps.decorator import app
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Int, Text
+from hpcagent.model.parameter import Int, Text
 from hpcagent.science.engines.base import LEVEL, Level
 from hpcagent.science.engines.isolated import FAILURE_MODES, run_isolated
 from hpcagent.science.engines.task import FILES, RANKS, RESOURCES_FROM, SETTINGS

@@ -7,7 +7,7 @@ from typing import Any
 from hpcagent.apps.decorator import app
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Choice
+from hpcagent.model.parameter import Choice
 from hpcagent.science.engines.base import LEVEL, Level
 from hpcagent.science.engines.isolated import FAILURE_MODES, run_isolated
 from hpcagent.science.engines.task import (

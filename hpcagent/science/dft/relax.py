@@ -13,7 +13,7 @@ from hpcagent.apps.printed import read_tail
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Choice, Float, Int, Parameter
+from hpcagent.model.parameter import Choice, Float, Int, Parameter
 from hpcagent.science.engines.base import LEVEL, Level
 from hpcagent.science.engines.isolated import FAILURE_MODES, run_isolated
 from hpcagent.science.engines.task import (

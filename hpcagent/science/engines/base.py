@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from hpcagent.errors import AppFailed
-from hpcagent.model.space import Choice, Float, Int, Parameter, Text
+from hpcagent.model.parameter import Choice, Float, Int, Parameter, Text
 from hpcagent.offered import offered
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from hpcagent.apps.run import Run
 from hpcagent.apps.structures import write_structure
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Choice, Int, Parameter
+from hpcagent.model.parameter import Choice, Int, Parameter
 from hpcagent.science.engines.base import ENGINES, LEVEL
 from hpcagent.science.engines.watched import Watch
 

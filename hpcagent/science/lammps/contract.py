@@ -23,7 +23,8 @@ from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import Record, Scalar, build, read_toml
 from hpcagent.model.contract import OUTPUTS_ONLY, Contract, Metric, Resources
 from hpcagent.model.files import with_file_choices
-from hpcagent.model.space import Parameter, Space
+from hpcagent.model.parameter import Parameter
+from hpcagent.model.space import Space
 from hpcagent.science.lammps.failures import FAILURE_MODES
 from hpcagent.science.lammps.log import column_units
 from hpcagent.science.lammps.metrics import METRICS, metric_units

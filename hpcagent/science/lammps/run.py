@@ -259,7 +259,7 @@ def _word(name: str, value: float | int | str) -> str:
     raise AppFailed(f"{name}={value!r} is not a number or a plain word.", kind="contract", name="BadParameter")
 
 
-# As in `hpcagent.model.space`, which a worker need not import.
+# As in `hpcagent.model.parameter`, which a worker need not import.
 _WORD = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9_+./-]*\Z")
 
 

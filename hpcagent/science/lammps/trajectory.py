@@ -45,7 +45,7 @@ from hpcagent.apps.missing import elsewhere, missing_file
 from hpcagent.apps.printed import allowed
 from hpcagent.errors import AppFailed
 from hpcagent.lifeline import FORKS
-from hpcagent.model.space import Choice, Float, Int, Parameter, Text
+from hpcagent.model.parameter import Choice, Float, Int, Parameter, Text
 from hpcagent.units import STYLES, factor, unit_style
 
 __all__ = ["READING", "Frame", "Reading", "Trajectory", "last_frame_of_dump", "open_trajectory"]

@@ -15,7 +15,7 @@ from hpcagent.apps.packages import versions_of
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Choice, Float, Int, Parameter
+from hpcagent.model.parameter import Choice, Float, Int, Parameter
 from hpcagent.science.engines.isolated import in_child
 from hpcagent.science.micromagnetics.body import Body, Grains, direction, grid, made
 from hpcagent.science.micromagnetics.loop import Branch, Loop, descend, loop_of

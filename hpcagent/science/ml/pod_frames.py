@@ -15,7 +15,7 @@ from hpcagent.apps.packages import versions_of
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Int, Text
+from hpcagent.model.parameter import Int, Text
 from hpcagent.science.ml.pod_calculator import PodPotential
 from hpcagent.science.ml.saved import path_of
 

@@ -21,7 +21,7 @@ from hpcagent.apps.printed import read_tail
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Float, Int, Parameter, Text
+from hpcagent.model.parameter import Float, Int, Parameter, Text
 from hpcagent.science.lammps.executable import command, variables
 from hpcagent.science.ml.labelled import Labelled, read_labelled, write_dropped
 from hpcagent.science.ml.pod import (

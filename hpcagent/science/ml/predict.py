@@ -11,7 +11,7 @@ from hpcagent.apps.packages import versions_of
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed, nearest
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Text
+from hpcagent.model.parameter import Text
 from hpcagent.science.ml.features import Features
 from hpcagent.science.ml.saved import load, path_of
 from hpcagent.science.ml.surrogate import Surrogate

@@ -67,7 +67,8 @@ def versions(kind: str) -> dict[str, str]:
 
 
 def _own_gp(x: _Array, y: _Array) -> Arrays:
-    from hpcagent.model.space import Float, Space
+    from hpcagent.model.parameter import Float
+    from hpcagent.model.space import Space
     from hpcagent.statistics.gp import GP, Features, NoFit, one_thread
 
     low, high = x.min(axis=0), x.max(axis=0)

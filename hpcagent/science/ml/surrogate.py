@@ -19,7 +19,7 @@ from hpcagent.apps.packages import versions_of
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Choice, Float, Int, Text
+from hpcagent.model.parameter import Choice, Float, Int, Text
 from hpcagent.science.ml.features import Features, list_of
 from hpcagent.science.ml.regressors import MODELS, fit, predict, versions
 from hpcagent.science.ml.saved import path_of, save

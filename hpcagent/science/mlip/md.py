@@ -15,7 +15,7 @@ from hpcagent.apps.ending import Limit
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Choice, Float, Int, Parameter
+from hpcagent.model.parameter import Choice, Float, Int, Parameter
 from hpcagent.science.engines.base import Level
 from hpcagent.science.engines.isolated import FAILURE_MODES, run_isolated
 from hpcagent.science.engines.task import (

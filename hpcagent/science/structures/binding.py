@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpcagent.errors import AppFailed
-from hpcagent.model.space import Int
+from hpcagent.model.parameter import Int
 
 if TYPE_CHECKING:
     from ase import Atoms

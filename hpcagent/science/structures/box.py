@@ -16,7 +16,7 @@ from hpcagent.apps.run import Outcome, Run
 from hpcagent.apps.structures import read_structure, write_structure
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Float, Int, Text
+from hpcagent.model.parameter import Float, Int, Text
 from hpcagent.science.structures.crystal import SIZE, size
 
 __all__ = ["packmol_box"]

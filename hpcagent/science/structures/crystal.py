@@ -10,7 +10,7 @@ from hpcagent.apps.run import Outcome, Run
 from hpcagent.apps.structures import write_structure
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Choice, Float, Int, Text
+from hpcagent.model.parameter import Choice, Float, Int, Text
 
 __all__ = ["LATTICES", "SIZE", "build_crystal", "in_words", "size"]
 

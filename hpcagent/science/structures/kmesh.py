@@ -8,7 +8,7 @@ from hpcagent.apps.decorator import app
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.apps.structures import read_structure
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Float
+from hpcagent.model.parameter import Float
 from hpcagent.science.engines.base import KPOINTS, LEVEL, Level
 from hpcagent.science.engines.protocols import settled
 from hpcagent.science.engines.registry import engine as engine_of

@@ -14,7 +14,7 @@ from hpcagent.apps.run import Outcome, Run
 from hpcagent.apps.structures import read_structure, write_structure
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Choice, Int, Text
+from hpcagent.model.parameter import Choice, Int, Text
 from hpcagent.science.structures.crystal import SIZE, size
 from hpcagent.science.structures.orderings import orderings
 

@@ -12,7 +12,7 @@ from hpcagent.apps.run import Outcome, Run
 from hpcagent.apps.structures import write_structure
 from hpcagent.errors import AppFailed, nearest
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Choice, Float, Int, Text
+from hpcagent.model.parameter import Choice, Float, Int, Text
 from hpcagent.science.structures.crystal import SIZE, size
 
 __all__ = ["build_molecule", "smiles_to_xyz"]

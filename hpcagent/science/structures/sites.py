@@ -10,7 +10,7 @@ from hpcagent.apps.run import Outcome, Run
 from hpcagent.apps.structures import read_structure, write_structure
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Choice, Float, Int
+from hpcagent.model.parameter import Choice, Float, Int
 from hpcagent.science.structures.binding import ATOM, binding_atom
 from hpcagent.science.structures.crystal import SIZE, size
 from hpcagent.science.structures.places import KINDS, places

@@ -11,7 +11,7 @@ from hpcagent.apps.run import Outcome, Run
 from hpcagent.apps.structures import read_structure, total_charge, write_structure
 from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
-from hpcagent.model.space import Choice, Float, Int, Text
+from hpcagent.model.parameter import Choice, Float, Int, Text
 from hpcagent.science.structures.binding import ATOM, binding_atom
 from hpcagent.science.structures.crystal import SIZE, in_words, size
 

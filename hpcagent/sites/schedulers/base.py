@@ -16,7 +16,7 @@ from hpcagent.errors import SiteFailed
 from hpcagent.owners import user_name
 
 if TYPE_CHECKING:
-    from hpcagent.sites.profile import Block
+    from hpcagent.sites.block import Block
 
 __all__ = [
     "LONGEST_PAUSE_S",

@@ -32,7 +32,7 @@ from hpcagent.sites.schedulers.base import (
 from hpcagent.sites.schedulers.slurm import expand_nodes
 
 if TYPE_CHECKING:
-    from hpcagent.sites.profile import Block
+    from hpcagent.sites.block import Block
 
 __all__ = ["Flux"]
 

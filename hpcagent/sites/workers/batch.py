@@ -35,10 +35,11 @@ from parsl.jobs.states import JobState, JobStatus
 from hpcagent.errors import BadInput, BlockLost, SiteFailed, StoreFull
 from hpcagent.lifeline import end_all, node_name
 from hpcagent.model.failures import name_of_end
+from hpcagent.sites.block import Block, block_of, worker_launcher_of
 from hpcagent.sites.launch import python_command
 from hpcagent.sites.launchers import NodeWorkers, SrunWorkers, worker_launcher
 from hpcagent.sites.ledger import Ledger
-from hpcagent.sites.profile import Block, ExecutorProfile, Profile, account_of, block_of, worker_launcher_of
+from hpcagent.sites.profile import Profile, account_of
 from hpcagent.sites.schedulers.base import (
     Allocation,
     Job,
@@ -49,6 +50,7 @@ from hpcagent.sites.schedulers.base import (
     SchedulerDown,
     pause_s,
 )
+from hpcagent.sites.tables import ExecutorProfile
 from hpcagent.sites.workers.blocks import CLOCKS_S, BatchBlocks
 from hpcagent.sites.workers.executor import Executor, log_tail
 from hpcagent.sites.workers.local import LocalBlocks

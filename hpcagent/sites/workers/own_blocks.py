@@ -6,7 +6,7 @@ import shlex
 
 from parsl.providers.cluster_provider import ClusterProvider
 
-from hpcagent.sites.profile import Block
+from hpcagent.sites.block import Block
 from hpcagent.sites.schedulers.base import Scheduler
 from hpcagent.sites.script_paths import OUTPUT_NOWHERE, is_plain, outputs_in_script
 from hpcagent.sites.workers.blocks import ScriptedBlocks

@@ -33,7 +33,7 @@ from hpcagent.apps.ranks.group import Group, words_of
 from hpcagent.apps.run import Run
 from hpcagent.apps.worker import execute
 from hpcagent.model.contract import Resources
-from hpcagent.model.space import Choice, Float, Int
+from hpcagent.model.parameter import Choice, Float, Int
 from hpcagent.sites.opening import open_site
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="what a process has is Linux's")

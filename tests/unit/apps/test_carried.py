@@ -12,7 +12,7 @@ import pytest
 
 from hpcagent.apps.carried import source_digest
 from hpcagent.apps.decorator import app
-from hpcagent.model.space import Float
+from hpcagent.model.parameter import Float
 
 SCRIPT = """
 import functools

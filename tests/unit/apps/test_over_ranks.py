@@ -22,8 +22,8 @@ from hpcagent.apps.rebuilt import Travelled
 from hpcagent.apps.run import Run, note
 from hpcagent.errors import AppFailed, BadInput
 from hpcagent.model.contract import Resources
+from hpcagent.model.parameter import Choice, Int
 from hpcagent.model.records import Result
-from hpcagent.model.space import Choice, Int
 
 pytest.importorskip("mpi4py")
 TWO = Resources(ranks_per_node=2, walltime_s=120)

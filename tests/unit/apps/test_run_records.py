@@ -23,8 +23,8 @@ from hpcagent.apps.decorator import app
 from hpcagent.apps.run import Run
 from hpcagent.apps.run_records import Begun, Ended, RunRecords, record_file
 from hpcagent.campaign.recorded import found_result
+from hpcagent.model.parameter import Float
 from hpcagent.model.records import Manifest
-from hpcagent.model.space import Float
 
 
 @app(parameters={"x": Float(-2, 2)}, metrics={"y": "eV"})

@@ -19,8 +19,8 @@ from hpcagent.apps.landscape import synthetic
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed, BadInput
 from hpcagent.model.contract import Metric, Resources
+from hpcagent.model.parameter import Float
 from hpcagent.model.records import Result
-from hpcagent.model.space import Float
 
 CALLS: list[float] = []
 

@@ -12,8 +12,9 @@ from hpcagent.campaign.answer import read_run
 from hpcagent.campaign.numbers import point_text
 from hpcagent.errors import BadInput
 from hpcagent.model.objective import at_most, maximize
+from hpcagent.model.parameter import Choice, Float
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Choice, Float, Space
+from hpcagent.model.space import Space
 from hpcagent.policies.base import make_policy
 
 SPACE = Space.of(x=Float(0.0, 1.0), fast=Choice(True, False))

@@ -24,8 +24,8 @@ from hpcagent.campaign.state import State
 from hpcagent.errors import AppFailed, BadInput
 from hpcagent.model.contract import Resources
 from hpcagent.model.objective import maximize
+from hpcagent.model.parameter import Choice, Float
 from hpcagent.model.records import Cost, Failure, Manifest, Result, Stopped
-from hpcagent.model.space import Choice, Float
 from hpcagent.policies.stop import all_of, any_of, max_runs, node_hours
 from hpcagent.runs.follow import follow
 from hpcagent.runs.run import run

@@ -26,8 +26,8 @@ from hpcagent.campaign.warm import read_earlier
 from hpcagent.cli import cli
 from hpcagent.errors import BadInput, BudgetSpent
 from hpcagent.model.extended import superseded
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Manifest, Observation
-from hpcagent.model.space import Params
 from hpcagent.policies.longer import Longer
 from hpcagent.reports.plots import _run_of_best
 

@@ -28,8 +28,8 @@ from hpcagent.cli import cli
 from hpcagent.errors import BadInput, RunDirChanged
 from hpcagent.model.contract import Metric
 from hpcagent.model.objective import at_most, maximize
+from hpcagent.model.parameter import Choice, Float
 from hpcagent.model.records import Cost, Manifest, Result
-from hpcagent.model.space import Choice, Float
 from hpcagent.reports.report import report
 from hpcagent.store.journal import read_events
 from tests.unit.campaign.records_for_tests import never_ended

@@ -247,7 +247,7 @@ def test_events_of_a_folder_are_told_once_for_a_new_result_and_again_by_key_afte
             def killed(*args):
                 raise KeyboardInterrupt
 
-            patched.setattr(catalyst_module, "_added", killed)
+            patched.setattr(catalyst_module, "added", killed)
             with pytest.raises(KeyboardInterrupt):
                 run_catalyst(resources, "Pt", "O", events=events, **HOW)
         run_catalyst(resources, "Pt", "O", events=events, **HOW)

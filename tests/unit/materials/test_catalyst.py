@@ -12,6 +12,7 @@ import hpcagent as ha
 from hpcagent.errors import AppFailed, BadInput, NoSite, NotPermitted
 from hpcagent.materials import catalyst as catalyst_module
 from hpcagent.materials import run_catalyst
+from hpcagent.materials.catalyst_plan import _with_reference
 from hpcagent.resources import Resource, Resources
 from hpcagent.resources.record import CATALYST_DB, LAB_NOTEBOOK
 
@@ -178,7 +179,7 @@ def test_a_table_from_before_these_columns_has_them_in_the_method(tmp_path, site
     ],
 )
 def test_the_reference_is_half_a_molecule_where_none_is_given(adsorbate, more, expected):
-    assert catalyst_module._with_reference(adsorbate, more) == expected
+    assert _with_reference(adsorbate, more) == expected
 
 
 def test_a_value_from_a_paper_will_do_where_any_method_does(tmp_path):
@@ -274,7 +275,7 @@ def test_a_run_that_fails_is_an_entry_without_output_and_not_a_row(tmp_path, sit
     assert resources.database().query().total == 0 and resources.objects().listed().total == 0
 
 
-@pytest.mark.parametrize("killed_at", ["_entry", "PromisingCatalyst", "_tell_once", "_added"])
+@pytest.mark.parametrize("killed_at", ["entry_of", "PromisingCatalyst", "_tell_once", "added"])
 def test_a_call_that_was_killed_in_between_is_completed_by_the_next(killed_at, tmp_path, site, monkeypatch):
     resources = opened(tmp_path)
 

@@ -18,8 +18,9 @@ import pytest
 
 from hpcagent.errors import BadInput
 from hpcagent.model.objective import Objective, at_least, at_most, maximize, minimize
+from hpcagent.model.parameter import Choice, Float, Int, Params
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Choice, Float, Int, Params, Space
+from hpcagent.model.space import Space
 from hpcagent.policies import make_policy
 from hpcagent.policies.adapters import common
 from hpcagent.policies.adapters.imputation import believed, penalised, told

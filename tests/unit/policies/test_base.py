@@ -7,7 +7,8 @@ import pytest
 
 from hpcagent.errors import BadInput
 from hpcagent.model.objective import at_most, maximize, minimize
-from hpcagent.model.space import Choice, Float, Int, Space
+from hpcagent.model.parameter import Choice, Float, Int
+from hpcagent.model.space import Space
 from hpcagent.policies import make_policy, policy_names
 
 SPACE = Space.of(x=Float(0, 1), c=Choice("a", "b"))

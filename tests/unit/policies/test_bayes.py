@@ -14,8 +14,9 @@ import pytest
 
 from hpcagent.errors import BadInput
 from hpcagent.model.objective import at_least, at_most, maximize, minimize
+from hpcagent.model.parameter import Choice, Float, Int
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Choice, Float, Int, Space
+from hpcagent.model.space import Space
 from hpcagent.policies.base import make_policy
 from hpcagent.statistics.acquisition import Acquisition, answer_gain, incumbents
 from hpcagent.statistics.gp import GP, Density, Features, NoFit

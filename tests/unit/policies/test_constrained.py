@@ -11,8 +11,9 @@ import pytest
 
 from hpcagent.errors import BadInput
 from hpcagent.model.objective import Objective, at_most, maximize, minimize
+from hpcagent.model.parameter import Choice, Float, Int, Params
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Choice, Float, Int, Params, Space
+from hpcagent.model.space import Space
 from hpcagent.policies.base import make_policy
 from hpcagent.statistics.gp import Features
 from hpcagent.statistics.surest import contenders, surest

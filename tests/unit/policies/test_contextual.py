@@ -10,8 +10,9 @@ import pytest
 
 from hpcagent.errors import BadInput
 from hpcagent.model.objective import at_most, maximize, minimize
+from hpcagent.model.parameter import Choice, Float
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Choice, Float, Space
+from hpcagent.model.space import Space
 from hpcagent.policies import make_policy
 from hpcagent.policies.base import is_contextual, policy_names
 from hpcagent.policies.contextual import _Features, _posterior

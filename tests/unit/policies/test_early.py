@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from hpcagent.model.objective import at_most, maximize, minimize
+from hpcagent.model.parameter import Float
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Float, Space
+from hpcagent.model.space import Space
 from hpcagent.policies.base import make_policy
 from hpcagent.policies.early import imputed
 from hpcagent.statistics.recommend import estimates, recommend

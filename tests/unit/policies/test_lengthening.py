@@ -10,8 +10,9 @@ import pytest
 
 from hpcagent.errors import BadInput
 from hpcagent.model.objective import maximize
+from hpcagent.model.parameter import Choice, Float
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Choice, Float, Space
+from hpcagent.model.space import Space
 from hpcagent.policies.bayes import Bayes
 from hpcagent.policies.lengthening import Costs
 from hpcagent.policies.longer import Longer

@@ -9,8 +9,9 @@ import pytest
 
 from hpcagent.errors import BadInput, HpcAgentError
 from hpcagent.model.objective import maximize
+from hpcagent.model.parameter import Choice, Float
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Choice, Float, Space
+from hpcagent.model.space import Space
 from hpcagent.policies import make_policy
 from hpcagent.policies.sweeps import Sobol
 from hpcagent.testing import PolicyContract

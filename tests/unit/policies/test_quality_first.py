@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from hpcagent.model.objective import at_least, at_most, maximize, minimize
+from hpcagent.model.parameter import Choice, Float, Int
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Choice, Float, Int, Space
+from hpcagent.model.space import Space
 from hpcagent.policies import make_policy
 
 BENCHMARK = Path(__file__).resolve().parents[3] / "benchmarks" / "policies.py"

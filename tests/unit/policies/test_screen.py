@@ -9,8 +9,9 @@ import pytest
 
 from hpcagent.errors import BadInput
 from hpcagent.model.objective import at_most, minimize
+from hpcagent.model.parameter import Choice
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Choice, Space
+from hpcagent.model.space import Space
 from hpcagent.policies.screen import Screen
 
 SPACE = Space.of(metal=Choice("Cu", "Ni", "Pd", "Pt", "Au"), engine=Choice("emt", "gpaw"))

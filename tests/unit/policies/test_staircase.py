@@ -9,8 +9,9 @@ import pytest
 
 from hpcagent.errors import BadInput
 from hpcagent.model.objective import at_most, maximize, minimize
+from hpcagent.model.parameter import Choice, Float, Int
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Choice, Float, Int, Space
+from hpcagent.model.space import Space
 from hpcagent.policies.staircase import Staircase
 from hpcagent.statistics.recommend import recommend
 

@@ -7,8 +7,9 @@ from pydantic import TypeAdapter
 from hpcagent.errors import BadInput
 from hpcagent.model.base import Record
 from hpcagent.model.objective import at_most, maximize
+from hpcagent.model.parameter import Choice, Float
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Choice, Float, Space
+from hpcagent.model.space import Space
 from hpcagent.policies.stop import (
     AnyOf,
     Progress,

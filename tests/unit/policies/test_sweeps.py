@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from hpcagent.model.objective import maximize
+from hpcagent.model.parameter import Choice, Float, Int
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Choice, Float, Int, Space
+from hpcagent.model.space import Space
 from hpcagent.policies import make_policy
 
 SPACE = Space.of(

@@ -21,7 +21,7 @@ from hpcagent.cli import cli
 from hpcagent.errors import BadInput
 from hpcagent.model.contract import Metric
 from hpcagent.model.objective import at_most, maximize
-from hpcagent.model.space import Choice, Int
+from hpcagent.model.parameter import Choice, Int
 from hpcagent.replays.whatif import policy_choice, replay
 from hpcagent.replays.world import World
 

@@ -15,8 +15,9 @@ import hpcagent as ha
 from hpcagent.campaign import recorded
 from hpcagent.errors import BadInput
 from hpcagent.model.contract import Contract, Metric
+from hpcagent.model.parameter import Choice, Float, Int
 from hpcagent.model.records import Failure, Manifest, Result
-from hpcagent.model.space import Choice, Float, Int, Space
+from hpcagent.model.space import Space
 from hpcagent.reports.explain import explain
 from hpcagent.store.columns import columns_of
 from hpcagent.store.export import export_columns

@@ -11,10 +11,11 @@ import pytest
 import hpcagent as ha
 from hpcagent.errors import BadInput, SiteFailed
 from hpcagent.model.base import build
+from hpcagent.sites.block import block_of
 from hpcagent.sites.doctor import examine
 from hpcagent.sites.ledger import Ledger
 from hpcagent.sites.opening import open_site
-from hpcagent.sites.profile import Profile, block_of
+from hpcagent.sites.profile import Profile
 from hpcagent.sites.profiles import identify_site
 from hpcagent.sites.reap import end_leftovers
 from hpcagent.sites.schedulers.flux import Flux

@@ -6,8 +6,9 @@ import pytest
 
 from hpcagent.errors import BadInput
 from hpcagent.model.contract import Resources
+from hpcagent.sites.block import block_of
 from hpcagent.sites.limits import check, executor_for, most_blocks, with_overrides
-from hpcagent.sites.profile import Profile, block_of
+from hpcagent.sites.profile import Profile
 
 QUEUES = {
     "debug": {"node": "cpu", "max_nodes": 2, "max_walltime": "01:00:00", "max_jobs": 1},

@@ -11,8 +11,9 @@ import pytest
 from hpcagent import packaged
 from hpcagent.errors import BadInput
 from hpcagent.model.contract import Resources
+from hpcagent.sites.block import block_of
 from hpcagent.sites.limits import check, executor_for, with_overrides
-from hpcagent.sites.profile import Profile, account_of, block_of, check_where
+from hpcagent.sites.profile import Profile, account_of, check_where
 from hpcagent.sites.profiles import find_profile, identify_site
 
 FILES = sorted(packaged.folder("site_profiles").glob("*.toml"))

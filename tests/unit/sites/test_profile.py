@@ -12,19 +12,10 @@ from pydantic import AfterValidator, BaseModel
 from hpcagent.apps.launch import LAUNCHERS
 from hpcagent.errors import BadInput
 from hpcagent.sites import profiles
-from hpcagent.sites.profile import (
-    BUILT_IN_LAUNCHERS,
-    Block,
-    BlockSettings,
-    CoordinatorSettings,
-    ExecutorProfile,
-    Profile,
-    account_of,
-    block_of,
-    check_where,
-    walltime_s,
-)
+from hpcagent.sites.block import Block, block_of
+from hpcagent.sites.profile import BUILT_IN_LAUNCHERS, Profile, account_of, check_where
 from hpcagent.sites.profiles import find_profile, identify_site, list_profiles
+from hpcagent.sites.tables import BlockSettings, CoordinatorSettings, ExecutorProfile, walltime_s
 from hpcagent.sites.workers.local import _affinity
 
 LOCAL = 'kind = "local"\ndescription = "{}"\n'

@@ -139,7 +139,8 @@ def test_the_rank_of_a_point_is_that_of_its_expected_goal():
 def test_rows_hold_the_given_parameters_and_keep_the_others():
     import numpy as np
 
-    from hpcagent.model.space import Choice, Float, Space
+    from hpcagent.model.parameter import Choice, Float
+    from hpcagent.model.space import Space
     from hpcagent.statistics.gp import Features
 
     f = Features(Space.of(x=Float(0, 10), level=Choice("low", "high"), fixed=Float(3, 3, default=3)))

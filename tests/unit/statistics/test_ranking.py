@@ -9,8 +9,9 @@ import pytest
 from scipy.stats import kendalltau
 
 from hpcagent.model.objective import at_most, minimize
+from hpcagent.model.parameter import Choice
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Choice, Space
+from hpcagent.model.space import Space
 from hpcagent.statistics.ranking import _turned, agreements, chances, kendall
 
 FIDELITY = {"parameter": "engine", "levels": ("emt", "gpaw")}

@@ -9,8 +9,9 @@ import pytest
 
 from hpcagent.errors import BadInput
 from hpcagent.model.objective import at_most, maximize, minimize
+from hpcagent.model.parameter import Choice, Float
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Choice, Float, Space
+from hpcagent.model.space import Space
 from hpcagent.statistics.missed import missed, undecided
 from hpcagent.statistics.recommend import Recommendation, estimates, recommend, top
 from hpcagent.statistics.surest import contenders

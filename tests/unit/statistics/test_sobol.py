@@ -35,7 +35,8 @@ import hpcagent.policies.bayes, hpcagent.reports.model_plots, hpcagent.reports.r
 from hpcagent.statistics.insight import sobol_indices
 from hpcagent.policies import make_policy
 from hpcagent.model.objective import maximize
-from hpcagent.model.space import Float, Space
+from hpcagent.model.parameter import Float
+from hpcagent.model.space import Space
 
 sobol_indices(lambda u: u[:, 0], 2)
 make_policy("sobol", space=Space.of(x=Float(0.0, 1.0)), objective=maximize("y"), seed=1).suggest((), 4)

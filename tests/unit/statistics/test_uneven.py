@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from hpcagent.model.objective import maximize, minimize
+from hpcagent.model.parameter import Choice, Float
 from hpcagent.model.records import Observation
-from hpcagent.model.space import Choice, Float, Space
+from hpcagent.model.space import Space
 from hpcagent.policies.base import make_policy
 from hpcagent.statistics.gp import Features
 from hpcagent.statistics.recommend import estimates, recommend

@@ -19,8 +19,9 @@ from hpcagent.apps.run import Run
 from hpcagent.errors import BadInput, RunDirLocked, StoreError, StoreFull
 from hpcagent.lifeline import FORKS
 from hpcagent.model.contract import Contract, Metric
+from hpcagent.model.parameter import Choice, Float
 from hpcagent.model.records import Failure, Manifest, Result
-from hpcagent.model.space import Choice, Float, Space
+from hpcagent.model.space import Space
 from hpcagent.store.export import export_table
 from hpcagent.store.files import write_whole
 from hpcagent.store.journal import Journal, read_events

@@ -27,7 +27,7 @@ from hpcagent.store.journal import read_events
 from hpcagent.workspace.app_store import asked, packed
 from hpcagent.workspace.core import Core
 from hpcagent.workspace.folder import Folder
-from hpcagent.workspace.runs import is_ours
+from hpcagent.workspace.references import is_ours
 from hpcagent.workspace.took import Took, lengths_of
 
 PATIENCE_S = 120
@@ -612,7 +612,7 @@ def test_a_run_of_another_version_of_a_packaged_app_is_not_taken_up(root, monkey
     core.close()
     app = find_app("synthetic")
     newer = app._changed(contract=app.contract.model_copy(update={"version": "9.0.0"}))
-    monkeypatch.setattr("hpcagent.workspace.runs.find_app", lambda _: newer)
+    monkeypatch.setattr("hpcagent.workspace.references.find_app", lambda _: newer)
     core = Core(root)
     for one in runs:
         status = core.status(who, one)

@@ -346,16 +346,16 @@ def test_a_rejected_tool_runs_no_more_by_the_app_that_was_kept_for_its_runs(core
     (made,) = core.tools.register(HALF, by="ada")
     core.tools.tested("half", made.sha256, Trial(state="none"))
     core.decide_tool(by(core, "bob"), name="half", approve=True, despite_tests=True)
-    kept = core.referred("half")
-    assert core.app(kept).name == "half"
+    kept = core.references.of("half")
+    assert core.references.app(kept).name == "half"
     core.decide_tool(by(core, "bob"), name="half", approve=False)
     with pytest.raises(NotAllowed, match=r"rejected|another one than was approved"):
-        core.app(kept)  # what `repeat`, `extend` and a restart ask for
+        core.references.app(kept)  # what `repeat`, `extend` and a restart ask for
 
 
 def test_scripts_are_apps_only_where_the_rules_say_so(core):
     with pytest.raises(NotAllowed, match="base_agents"):
-        core.app("shell_command")
+        core.references.app("shell_command")
     assert not {"shell_command", "python_code"} & {one["name"] for one in core.apps(by(core, "ada"))}
     with pytest.raises(BadInput, match="name of an app"):
         core.register_tool(by(core, "ada"), text=HALF.replace("half", "shell_command"))
@@ -483,7 +483,7 @@ def test_no_tool_takes_the_place_of_a_packaged_app(core):
     core.look_at_tools()
     (card,) = core.list_tools(by(core))
     assert not card["usable"] and "comes with the library" in card["problem"]
-    assert core.app("synthetic").function == ha.find_app("synthetic").function
+    assert core.references.app("synthetic").function == ha.find_app("synthetic").function
 
 
 def test_a_link_in_place_of_a_text_is_not_followed(core, tmp_path):

@@ -21,8 +21,8 @@ from hpcagent.apps.base import App
 from hpcagent.apps.run import Run
 from hpcagent.apps.worker import execute_as_result
 from hpcagent.errors import AppFailed, BadInput
+from hpcagent.model.parameter import Choice, Float
 from hpcagent.model.records import Failure, Result
-from hpcagent.model.space import Choice, Float
 from hpcagent.science.lammps.contract import lammps, packaged_inputs
 from hpcagent.science.lammps.executable import command, environment, installed
 from hpcagent.science.lammps.failures import FAILURE_MODES, Ended, failure_of, no_room

@@ -373,7 +373,8 @@ def test_arrays_predict_what_scikit_learn_predicts(kind: str) -> None:
 
 
 def test_our_process_predicts_what_its_own_class_predicts() -> None:
-    from hpcagent.model.space import Float, Space
+    from hpcagent.model.parameter import Float
+    from hpcagent.model.space import Space
     from hpcagent.statistics.gp import GP, Features
 
     rng = np.random.default_rng(0)

@@ -1,0 +1,148 @@
+"""Runs on their way: sent to a site, cancelled, ended; what they took is written down."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from hpcagent.apps.base import App
+from hpcagent.apps.finished import final_result
+from hpcagent.apps.made_with import changed_files
+from hpcagent.errors import BadInput, StoreError
+from hpcagent.gate.rules import Caller
+from hpcagent.model.records import Manifest, Result
+from hpcagent.workspace.app_store import AppStore
+from hpcagent.workspace.artifacts import size_of
+from hpcagent.workspace.desk import Job
+from hpcagent.workspace.records import Records
+from hpcagent.workspace.rows import Row, job_facts
+from hpcagent.workspace.sites import Sites
+
+__all__ = ["Sending"]
+
+
+class Sending(Records):
+    """Single runs, from the gate to their results.
+
+    Args:
+        root: The workspace's folder.
+        clock: Unix time, in seconds.
+        apart: Sites are kept by processes of their own, which outlive this one.
+    """
+
+    def __init__(self, root: Path, *, clock: Callable[[], float] = time.time, apart: bool = False) -> None:
+        super().__init__(root, clock=clock)
+        self.store = AppStore(self.folder.apps)
+        self.sites = Sites(self.folder, lambda: self.rules, self.store, tell=self.news.append, apart=apart)
+        self._late: list[tuple[Row, Result, float]] = []  # results that are not in the journal yet
+
+    def _send(self, row: Row, app: App, manifest: Manifest, taken: Sequence[Mapping[str, Any]]) -> None:
+        def began() -> None:
+            with self._turn:
+                for one in self._waiting_for(manifest.execution_id):
+                    if one.job != row.job:
+                        continue
+                    one.state = "running"
+                    self._touch(one, self._clock())
+                    self._tell("on_job_started", one.owner, job_facts(one), f"{one.id} started", one.cause)
+                self._turn.notify_all()
+
+        def ended(result: Result, lost_node_hours: float = 0.0) -> None:
+            with self._turn:
+                # Whoever asked for it first may have cancelled it since: then it is another's.
+                waiting = [one for one in self._waiting_for(manifest.execution_id) if one.job == row.job]
+                payer = next((one for one in waiting if not one.shares), row)
+                self._late.append((payer, result, lost_node_hours))
+                self._take_late()
+
+        job = Job(app, manifest, taken, ended, began, row.owner, row.reference, row.settings, row.code)
+        self.sites.desk(row).add(job)
+
+    def _take_late(self) -> None:
+        """Record results; what a full disk does not take waits for `look`, and lies in the run's folder."""
+        while self._late:
+            try:
+                self._result(*self._late[0])
+            except StoreError as error:
+                if not self.news or self.news[-1] != error.message:
+                    self.news.append(error.message)
+                return
+            self._late.pop(0)
+
+    def _result(self, row: Row, result: Result, lost_node_hours: float = 0.0) -> None:
+        if self._closed:
+            return
+        fields = result.model_dump(mode="json", exclude={"manifest"})
+        price = self.rules.price(row.site)
+        hours = result.cost.node_hours + lost_node_hours
+        lost = f"{lost_node_hours:.3g} node-hours went into attempts that the machine has lost"
+        state = {"COMPLETED": "completed", "FAILED": "failed", "STOPPED": "stopped"}[result.status]
+        if row.over:  # it was cancelled, and this is what it took until then
+            took = {"event": "took", "id": row.id, "node_hours": hours, "usd": (price or 0.0) * hours}
+            took["cost"] = fields["cost"]
+            self._write(took)
+            self._replay(took)
+            return
+        self._end(
+            row,
+            state,
+            result=fields,
+            node_hours=hours,
+            usd=0.0 if price is None else price * hours,
+            bytes=size_of(self._workdir(row)),
+            note=lost if lost_node_hours else None,
+        )
+        for other in self._waiting_for(row.execution_id):
+            if other.job == row.job:
+                self._share(other, row)
+
+    def _share(self, row: Row, with_: Row) -> None:
+        self._end(row, with_.state, result=with_.result, note="the same work had been asked for before")
+
+    def _found_ended(self, row: Row, manifest: Manifest) -> bool:
+        """Take the result of a run that ended while there was no service, if it did."""
+        done, _ = final_result(self._workdir(row))
+        if done is None or changed_files(done.get("files") or {}):
+            return False
+        try:
+            result = Result.model_validate({"manifest": manifest} | done)
+        except ValidationError:
+            return False
+        self._result(row, result)
+        return True
+
+    def cancel(self, caller: Caller, identity: str) -> dict[str, Any]:
+        """Keep a run from being done, or end it. Again: does nothing."""
+        with self._turn:
+            self.gate.require(caller, "run")
+            row = self._row(caller, identity)
+            if row.over:
+                return self._said(row, found=True)
+            if row.kind == "campaign":
+                raise BadInput(f"{identity} is a campaign: stop it.", value=identity)
+            shared = [o for o in self._same_work(row.execution_id) if o.id != row.id and not o.over]
+            if shared:
+                # Somebody else waits for the same work: it goes on for them, and on their account.
+                self._hand_over(row, shared)
+            self._end(row, "cancelled", note=f"cancelled by {caller.name}")
+        # Without the turn: what the site says meanwhile needs it.
+        how = "shared" if shared else self.sites.desk(row).cancel(row.execution_id)
+        words = {
+            "waiting": "it had not begun",
+            "ended": "its worker is ended",
+            "left": "what has begun goes on to its end, and its result is not taken",
+            "shared": "it goes on for others who have asked for the same work",
+        }[how]
+        return self._said(row, found=True) | {"how": words}
+
+    def _hand_over(self, row: Row, others: Sequence[Row]) -> None:
+        if row.shares:
+            return
+        first, *rest = others
+        event = {"event": "paid_by", "id": first.id, "others": [one.id for one in rest], "at": self._clock()}
+        self._write(event)
+        self._replay(event)
