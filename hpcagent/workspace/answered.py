@@ -13,13 +13,18 @@ from typing import Any
 
 from hpcagent.errors import BadInput, in_brief
 
-__all__ = ["KNOWN_S", "LONGEST_KEY", "MOST_KNOWN", "Answered"]
+__all__ = ["KNOWN_S", "LONGEST_KEY", "MOST_BYTES", "MOST_KNOWN", "Answered"]
 
 KNOWN_S = 3600.0
 """A key is known for so long after its answer, in seconds; a client sends a request again within two minutes."""
 MOST_KNOWN = 10_000
-"""So many keys are known, those of the newest answers: about 10 MB."""
+"""So many keys are known, those of the newest answers."""
+MOST_BYTES = 10_000_000
+"""So much memory they take at most, the newest answer apart, however long it is."""
 LONGEST_KEY = 100
+
+# What a key takes beside its answer: the objects that hold it, as CPython has them on 64 bits.
+_EACH = 400
 
 # What the journal has of a request that was not answered when the service ended.
 _FACTS = ("id", "since", "runs", "names")
@@ -35,18 +40,23 @@ class _Done:
     Attributes:
         digest: What was asked.
         at: When, in Unix seconds.
-        answer: Its answer; None: the journal says that it was done, not what was answered.
-        earlier: What the journal says of it.
+        said: Its answer, or what the journal says of it, as JSON: less than the objects would take.
+        answered: Whether it is the answer.
     """
 
     digest: str
     at: float
-    answer: Answer | None = None
-    earlier: Earlier | None = None
+    said: bytes
+    answered: bool
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory that it takes, about."""
+        return _EACH + len(self.said)
 
 
 class Answered:
-    """Answers to requests with a key, by caller and key, for `KNOWN_S` and of the last `MOST_KNOWN`.
+    """Answers to requests with a key, by caller and key, for `KNOWN_S`, the last `MOST_KNOWN` in `MOST_BYTES`.
 
     The first event that a request writes into the journal is marked with its key: so the next service knows it,
     also where the service was killed before it could answer.
@@ -54,10 +64,18 @@ class Answered:
     Args:
         clock: Unix time, in seconds.
         most: So many are known.
+        most_bytes: So much memory they take.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.time, *, most: int = MOST_KNOWN) -> None:
-        self._clock, self._most = clock, most
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.time,
+        *,
+        most: int = MOST_KNOWN,
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
+        self._clock, self._most, self._most_bytes = clock, most, most_bytes
+        self._bytes = 0
         self._turn = threading.Condition()
         self._known: OrderedDict[str, _Done] = OrderedDict()  # by caller and key, the oldest answer first
         self._going: dict[str, str] = {}  # what is done at this moment, and what was asked
@@ -98,9 +116,10 @@ class Answered:
             known = self._known.get(mark)
             if known is not None:
                 _refuse_other(known.digest, digest, key, do)
-                if known.answer is not None:
-                    return known.answer
-                earlier = known.earlier
+                said: dict[str, Any] = json.loads(known.said)
+                if known.answered:
+                    return said
+                earlier = said
             self._going[mark] = digest
         self._local.mark, self._local.earlier, self._local.key = {"call": f"{mark}.{digest}"}, earlier, mark
         answer = None
@@ -111,7 +130,7 @@ class Answered:
             with self._turn:
                 del self._going[mark]
                 if answer is not None:
-                    self._keep(mark, _Done(digest, self._clock(), answer))
+                    self._keep(mark, _Done(digest, self._clock(), _json(answer), answered=True))
                 self._turn.notify_all()
         return answer
 
@@ -142,20 +161,27 @@ class Answered:
         if self.key or at < self._clock() - KNOWN_S:
             return
         mark, _, digest = str(event["call"]).partition(".")
-        self._keep(mark, _Done(digest, at, earlier={name: event[name] for name in _FACTS if name in event}))
+        facts = {name: event[name] for name in _FACTS if name in event}
+        self._keep(mark, _Done(digest, at, _json(facts), answered=False))
 
     def _keep(self, mark: str, known: _Done) -> None:
+        self._drop(mark)
         self._known[mark] = known
-        self._known.move_to_end(mark)
+        self._bytes += known.size
         self._forget()
+
+    def _drop(self, mark: str) -> None:
+        before = self._known.pop(mark, None)
+        self._bytes -= 0 if before is None else before.size
 
     def _forget(self) -> None:
         until = self._clock() - KNOWN_S
         while self._known:
             oldest = next(iter(self._known))
-            if len(self._known) <= self._most and self._known[oldest].at >= until:
+            many = len(self._known) > self._most or (self._bytes > self._most_bytes and len(self._known) > 1)
+            if not many and self._known[oldest].at >= until:
                 return
-            del self._known[oldest]
+            self._drop(oldest)
 
 
 def _refuse_other(before: str, digest: str, key: object, do: str) -> None:
@@ -165,6 +191,10 @@ def _refuse_other(before: str, digest: str, key: object, do: str) -> None:
             "again is the same in all its arguments, and each other one has a new key.",
             value=key,
         )
+
+
+def _json(said: Mapping[str, Any]) -> bytes:
+    return json.dumps(said, separators=(",", ":")).encode()
 
 
 def _hashed(said: object, size: int) -> str:

@@ -30,6 +30,7 @@ from hpcagent.runs.stopped import stop_run
 from hpcagent.shown import plain
 from hpcagent.sites.profiles import find_profile
 from hpcagent.store.files import make_folder, write_whole
+from hpcagent.store.journal import event_in
 from hpcagent.store.rundir import holder
 from hpcagent.workspace.answers import answer_of, campaign_toml, next_points
 from hpcagent.workspace.app_store import packed
@@ -94,7 +95,7 @@ class Campaigns(Simulations):
         """
         begun = self._begun_before()
         if begun is not None:
-            return self._said(begun, found=False)
+            return self._once_begun(begun, at_once=at_once)
         with self.gate.recorded(caller, what="start"):
             self.gate.require(caller, "run")
             try:
@@ -122,21 +123,35 @@ class Campaigns(Simulations):
                 return self._said(known[0], found=True)
             admission = self.gate.admit(asked, caller)
             identity = f"c-{secrets.token_urlsafe(12)}"
-            row = self._begin(
-                caller,
-                admission,
-                identity,
-                app=found.app.name,
-                reference=reference,
-                label=found.name,
-                note=found.name,
-                cause=list(cause),
-            )
+            # First what is to be done: killed right behind the line, the next service begins it.
+            self._write_order(identity, reference, toml, None)
+            try:
+                row = self._begin(
+                    caller,
+                    admission,
+                    identity,
+                    app=found.app.name,
+                    reference=reference,
+                    label=found.name,
+                    note=found.name,
+                    cause=list(cause),
+                )
+            except HpcAgentError:
+                self._order(identity).unlink(missing_ok=True)
+                raise
             row.state = "running"
             self._touch(row, self._clock())
+            self._beginning.add(identity)
             if at_once:
                 return self._soon(row, asked, toml, None)
         return self._in_the_background(row, asked, toml=toml)
+
+    def _once_begun(self, row: Row, *, at_once: bool) -> dict[str, Any]:
+        """The answer to a request that is sent again; the new service has begun what it asked for."""
+        with self._turn:
+            if not at_once:
+                self._turn.wait_for(lambda: row.id not in self._beginning or self._closed)
+            return self._said(row, found=False)
 
     def _campaign_of(
         self, caller: Caller, campaign: str | Mapping[str, Any], changes: Mapping[str, Any] | None
@@ -202,15 +217,17 @@ class Campaigns(Simulations):
     def _in_the_background(
         self, row: Row, asked: Request, *, toml: str | None, changes: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Start a campaign's coordinator, which outlives the service; others are answered meanwhile."""
-        with self._turn:
-            self._beginning.add(row.id)
+        """Start a campaign's coordinator, which outlives the service; others are answered meanwhile.
+
+        It is one of `_beginning` since it was let through: until it has begun, its last end is no end.
+        """
         folder = self._workdir(row)
         try:
             make_folder(folder)
             profile = find_profile(self.sites.profile(row.site)).name
             let_through(folder, asked, workspace=self.folder.root, identity=row.id, profile=profile)
-            self._write_order(row, toml, changes)
+            if toml is None:  # of a new one it was written before it was let through
+                self._write_order(row.id, row.reference, None, changes)
             begin(self.folder.root, row.id, self.sites.profile(row.site))
         except RunDirLocked:  # nobody else has this folder: the service before this one has had it begun
             pass
@@ -225,10 +242,15 @@ class Campaigns(Simulations):
         with self._turn:
             return self._said(row, found=False)
 
-    def _write_order(self, row: Row, toml: str | None, changes: Mapping[str, Any] | None) -> None:
+    def _order(self, identity: str) -> Path:
+        return self.folder.campaigns / f"{identity}.asked.json"
+
+    def _write_order(
+        self, identity: str, reference: str, toml: str | None, changes: Mapping[str, Any] | None
+    ) -> None:
         """Write down what the process that begins a campaign is to do."""
-        order = {"toml": toml, "app": row.reference, "changes": None if changes is None else dict(changes)}
-        write_whole(self._workdir(row).with_name(f"{row.id}.asked.json"), json.dumps(order), private=True)
+        order = {"toml": toml, "app": reference, "changes": None if changes is None else dict(changes)}
+        write_whole(self._order(identity), json.dumps(order), private=True)
 
     def extend(
         self,
@@ -257,8 +279,8 @@ class Campaigns(Simulations):
             if data_only:
                 check_changes(changes or {})
             row = self._campaign(caller, identity)
-            if row.over and self.answered.earlier is not None:
-                return self._said(row, found=False)  # it went on, and has ended since
+            if self.answered.earlier is not None:
+                return self._once_begun(row, at_once=at_once)
             folder = self._workdir(row)
             goes = identity in self._beginning or holder(folder)[0]
             if goes and not (folder / "events.jsonl").exists():
@@ -300,8 +322,10 @@ class Campaigns(Simulations):
                 "at": self._clock(),
                 "request": asked.model_dump(mode="json"),
                 "changes": dict(changes or {}),
+                "behind": _length(folder),
             }
             self._let_through(event, admission)
+            self._beginning.add(identity)
             if at_once:
                 return self._soon(row, whole, None, changes or {})
         return self._in_the_background(row, whole, toml=None, changes=changes or {})
@@ -316,24 +340,37 @@ class Campaigns(Simulations):
         found: bool = False,
     ) -> dict[str, Any]:
         """Have what was let through begun by another thread; within the turn."""
-        self._write_order(row, toml, changes)
         self._beginning.add(row.id)
         threading.Thread(target=self._begin_late, args=(row, asked, toml, changes), daemon=True).start()
         return self._said(row, found=found)
 
     def _take_up_campaign(self, row: Row) -> None:
         """Begin one that was let through, and whose coordinator was not started before the service died."""
-        folder = self._workdir(row)
-        if (folder / "events.jsonl").exists():
+        if self._since(row, "session"):
             return
-        asked = Request.model_validate(row.request)
-        order = folder.with_name(f"{row.id}.asked.json")
-        if not order.is_file():
+        toml, changes = None, None
+        if row.again_at:
+            changes = row.changes
+        elif self._order(row.id).is_file():
+            toml = read_json(self._order(row.id))["toml"]
+        else:
             self._end(row, "failed", note="it had not begun when the service ended; ask for it again")
             return
-        toml = read_json(order)["toml"]
+        asked = Request.model_validate({**row.request, "node_hours": row.node_hours_at_most})
         self._beginning.add(row.id)
-        threading.Thread(target=self._begin_late, args=(row, asked, toml, None), daemon=True).start()
+        threading.Thread(target=self._begin_late, args=(row, asked, toml, changes), daemon=True).start()
+
+    def _since(self, row: Row, event: str) -> bool:
+        """Whether a campaign's own journal has such an event since it was let through, or let go on."""
+        path = self._workdir(row) / "events.jsonl"
+        if not row.again_at or row.again_behind is None:
+            return path.exists()
+        try:
+            with path.open("rb") as file:
+                file.seek(row.again_behind)
+                return any((event_in(line) or {}).get("event") == event for line in file)
+        except OSError:
+            return False
 
     def _begin_late(self, row: Row, asked: Request, toml: str | None, changes: Mapping[str, Any] | None) -> None:
         with contextlib.suppress(HpcAgentError):  # it is noted with the campaign
@@ -449,36 +486,45 @@ class Campaigns(Simulations):
         self._look_at_campaigns()
 
     def _look_at_campaigns(self) -> None:
-        """See which have ended, and book what they took."""
+        """See which have ended, and book what they took.
+
+        A campaign that goes on again has the end of before in its journal until it has begun: that is none.
+        """
         with self._turn:
             campaigns = [row for row in self.rows.values() if row.kind == "campaign"]
             open_ones = [row for row in campaigns if not row.over and row.id not in self._beginning]
             stopped = [row for row in campaigns if row.state == "stopped"]
         # One that was stopped may have been gone on with by hand.
         for row in (*open_ones, *(row for row in stopped if _written_since(self._workdir(row), row.ended_at))):
+            seen = _standing(row)
+            if holder(self._workdir(row))[0]:
+                continue
             try:
                 there = snapshot(self._workdir(row))
             except HpcAgentError as error:
                 with self._turn:
-                    if not row.over and row.id not in self._beginning and not holder(self._workdir(row))[0]:
+                    gone_on = row.id in self._beginning or holder(self._workdir(row))[0]
+                    if not row.over and not gone_on and _standing(row) == seen:
                         self._end(row, "failed", note=f"its folder cannot be read: {plain(error.message)}")
                 continue
+            reason = there.reason if self._since(row, "stop") else None
             young = time.monotonic() - self._up_since < BEGINS_WITHIN_S
-            if there.attended or (young and there.reason is None and not row.over):
+            if there.attended or (young and reason is None and not row.over):
                 continue  # what the service before this one has begun may not have its lock yet
             hours = max(0.0, there.state.node_hours + there.state.overhead - row.settled)
             price = self.rules.price(row.site)
-            state = "completed" if there.reason is not None else "stopped"
+            state = "completed" if reason is not None else "stopped"
             with self._turn:
-                if not row.over or row.state == "stopped":
-                    self._end(
-                        row,
-                        state,
-                        node_hours=hours,
-                        usd=0.0 if price is None else price * hours,
-                        note=there.reason or "it was interrupted; `hpcagent resume` goes on with its folder",
-                        bytes=max(0, size_of(self._workdir(row)) - row.stored),
-                    )
+                if row.id in self._beginning or _standing(row) != seen:
+                    continue  # it goes on since it was read, or another thread has booked this
+                self._end(
+                    row,
+                    state,
+                    node_hours=hours,
+                    usd=0.0 if price is None else price * hours,
+                    note=reason or "it was interrupted; `hpcagent resume` goes on with its folder",
+                    bytes=max(0, size_of(self._workdir(row)) - row.stored),
+                )
 
 
 def _goes_on(identity: str) -> NotAllowed:
@@ -511,6 +557,19 @@ def refuse_function(campaign: str) -> None:
             "ha.Workspace or of `hpcagent workspace start`.",
             value=app,
         )
+
+
+def _standing(row: Row) -> tuple[str, float, float]:
+    """What of a campaign is another when it has ended, or was let go on."""
+    return row.state, row.ended_at, row.again_at
+
+
+def _length(run_dir: Path) -> int:
+    """Bytes of a campaign's own journal; 0 where it has none."""
+    try:
+        return (run_dir / "events.jsonl").stat().st_size
+    except OSError:
+        return 0
 
 
 def _written_since(run_dir: Path, at: float) -> bool:

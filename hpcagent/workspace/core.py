@@ -63,6 +63,7 @@ class Core(CatalystCalls):
             )
         with self._turn:
             self.write_cards()
+            self._remove_expired()
             self._take_up()
 
     def _take_up(self) -> None:
@@ -161,6 +162,8 @@ class Core(CatalystCalls):
             return {"removed": list(earlier["runs"]), "bytes": sum(earlier["runs"].values()), "note": ""}
         with self._turn, self.gate.recorded(caller, what="expire"):
             self.gate.require(caller, "manage")
+            if not dry_run:
+                self._remove_expired()
             days = self.rules.retention_days
             if days is None:
                 return {"removed": [], "bytes": 0, "note": "workspace.toml sets no retention_days: all is kept"}
@@ -170,24 +173,51 @@ class Core(CatalystCalls):
                 if row.execution_id in works:
                     continue
                 works.add(row.execution_id)
-                freed = size_of(self._workdir(row))
-                if not dry_run:
-                    shutil.rmtree(self._workdir(row))
-                gone[row.id] = freed
+                gone[row.id] = size_of(self._workdir(row))
+            note = "" if gone else f"no run that has files ended more than {days:g} days ago"
             if gone and not dry_run:
+                # First the line: a folder that is gone without one would be its owner's for good.
                 said = {"event": "expired", "runs": gone, "by": caller.name, "at": self._clock()}
                 self.answered.mark(said)
                 self._write(said)
                 self._replay(said)
-            note = "" if gone else f"no run that has files ended more than {days:g} days ago"
+                note = self._remove_expired()
             return {"removed": list(gone), "bytes": sum(gone.values()), "note": note}
+
+    def _remove_expired(self) -> str:
+        """Remove the folders that the journal says are removed; what was not, in a sentence."""
+        removed, why = [], ""
+        for identity, at in self._to_remove.items():
+            row = self.rows[identity]
+            works = (self.rows[i] for i in self._by_work[row.execution_id])
+            # Where the machine had lost it, the same work may have been done since, in a folder of that name.
+            if not any(one.asked_at > at and not one.shares for one in works):
+                try:
+                    shutil.rmtree(self._workdir(row))
+                except FileNotFoundError:
+                    pass
+                except OSError as error:
+                    why = f"not all folders could be removed yet: {error}"
+                    continue
+            removed.append(identity)
+        if removed:
+            said = {"event": "removed", "runs": removed, "at": self._clock()}
+            try:
+                self._write(said)
+                self._replay(said)
+            except HpcAgentError as error:  # tried again with the next ones
+                why = error.message
+        if why:
+            self._say(why)
+        return why
 
     def _older_than(self, before: float) -> Iterator[Row]:
         """Runs with a folder that nobody has asked for since, in Unix seconds."""
+        going = {self.rows[identity].execution_id for identity in self._to_remove}
         for row in list(self.rows.values()):
             works = [self.rows[i] for i in self._by_work[row.execution_id]]
             young = any(not one.over or one.ended_at >= before for one in works)
-            if row.kind == "run" and not young and self._workdir(row).exists():
+            if row.kind == "run" and not young and row.execution_id not in going and self._workdir(row).exists():
                 yield row
 
     def apps(self, caller: Caller, *, query: str = "") -> list[dict[str, Any]]:

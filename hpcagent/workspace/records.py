@@ -74,6 +74,7 @@ class Records:
         self._share_of_node: dict[tuple[str, str], float] = {}
         self.news: list[str] = []
         self.answered = Answered(clock)
+        self._to_remove: dict[str, float] = {}  # runs whose folders go, as was written down at that Unix time
         self.tool_seals: dict[tuple[str, str], str] = {}  # (name, version) -> seal of the record that was approved
         self.added = AddedApps()
         self.accounts = Accounts()
@@ -153,6 +154,9 @@ class Records:
                 self._extended(event)
             elif kind == "expired":
                 self._expired(event)
+            elif kind == "removed":
+                for identity in event["runs"]:
+                    self._to_remove.pop(identity, None)
             elif kind == "took":
                 row = self.rows[event["id"]]
                 row.took = event.get("cost", {"node_hours": event["node_hours"]})
@@ -282,9 +286,10 @@ class Records:
         self._commit(row, event["at"])
 
     def _expired(self, event: Mapping[str, Any]) -> None:
-        """The folders of old runs were removed."""
+        """The folders of old runs are removed."""
         for identity, size in event["runs"].items():
             row = self.rows[identity]
+            self._to_remove[identity] = event["at"]
             row.note = f"{row.note}; its files were removed" if row.note else "its files were removed"
             self._touch(row, event["at"])
             self.accounts.settle(row.owner, row.id, 0.0, 0.0, -size)
@@ -294,6 +299,7 @@ class Records:
         row = self.rows[event["id"]]
         row.went_s, row.again_at = row.elapsed_s(event["at"]), event["at"]
         row.state, row.ended_at, row.note = "running", 0.0, event.get("note", row.note)
+        row.again_behind, row.changes = event.get("behind"), event.get("changes", {})
         if "request" in event:
             row.request, row.before = event["request"], row.settled
         self._touch(row, event["at"])

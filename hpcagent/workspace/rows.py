@@ -47,6 +47,8 @@ class Row:
         before: Node-hours that a campaign had taken when it was extended; `request` is of what comes on top.
         went_s: Seconds that it had gone on until then.
         again_at: Unix time at which it went on again, in seconds; 0: it was not extended.
+        again_behind: Bytes that the campaign's own journal had then; None: that is not known.
+        changes: With what it was let go on; None: it was not extended.
         cause: The triggers that have led to it.
     """
 
@@ -77,6 +79,8 @@ class Row:
     before: float = 0.0
     went_s: float = 0.0
     again_at: float = 0.0
+    again_behind: int | None = None
+    changes: Mapping[str, Any] | None = None
     stored: int = 0
     cause: tuple[str, ...] = ()
 

@@ -98,7 +98,11 @@ class Registered(Following):
                 )
         earlier = self.answered.earlier
         if earlier is not None:
-            return {"tools": [self._card(self.tools.see(name)) for name in earlier["names"]]}
+            seen = [self.tools.see(name) for name in earlier["names"]]
+            for one in seen:
+                if one.record.state == "pending":  # whether it was told is not known
+                    self._tell_registered(one.record, caller)
+            return {"tools": [self._card(one) for one in seen]}
         if bool(text) == bool(file):
             raise BadInput("give the text of the tool, or a file of a run that has it: one of them.")
         if file:
@@ -113,9 +117,9 @@ class Registered(Following):
             may_replace=may_replace,
         )
         self.answered.also(names=[record.name for record in made])
+        self._write_down(*(_facts("tool_registered", record, by=caller.name) for record in made))
         for record in made:
-            self._note("tool_registered", record, by=caller.name)
-            self._tell_tool("on_tool_registered", record, f"registered by {caller.name}, and waits for a person")
+            self._tell_registered(record, caller)
             self._try(record)
         return {"tools": [self._card(Seen(record)) for record in made]}
 
@@ -461,21 +465,38 @@ class Registered(Following):
         said = {"tool": change.name, "version": version, "state": change.now, "why": change.why}
         self._tell(event, EVERYONE, said)
 
-    def _tell_tool(self, event: str, record: ToolRecord, why: str) -> None:
+    def _tell_registered(self, record: ToolRecord, caller: Caller) -> None:
+        why = f"registered by {caller.name}, and waits for a person"
+        key = f"{record.name} {record.version} {record.at!r} registered"
+        self._tell_tool("on_tool_registered", record, why, key)
+
+    def _tell_tool(self, event: str, record: ToolRecord, why: str, key: str = "") -> None:
         said = {"tool": record.name, "version": record.version, "state": record.state, "why": why}
-        self._tell(event, EVERYONE, said)
+        self._tell(event, EVERYONE, said, key)
 
     def _note(self, event: str, record: ToolRecord, **more: Any) -> None:
-        names = ("name", "version", "sha256", "seal", "origin", "sandbox")
-        self._event(event, **{name: getattr(record, name) for name in names}, **more)
+        self._write_down(_facts(event, record, **more))
 
     def _event(self, event: str, **facts: Any) -> None:
+        self._write_down({"event": event, **facts})
+
+    def _write_down(self, *events: dict[str, Any]) -> None:
+        """Write events into the journal, all or none."""
         with self._turn:
-            whole = {"event": event, "at": self._clock(), **facts}
-            if event not in OF_ITSELF:
-                self.answered.mark(whole)
-            self._write(whole)
-            self._replay(whole)
+            at = self._clock()
+            whole = [{"event": event["event"], "at": at, **event} for event in events]
+            for event in whole:
+                if event["event"] not in OF_ITSELF:
+                    self.answered.mark(event)  # the first of them
+            self._write(*whole)
+            for event in whole:
+                self._replay(event)
+
+
+def _facts(event: str, record: ToolRecord, **more: Any) -> dict[str, Any]:
+    """An event about a tool as it is."""
+    names = ("name", "version", "sha256", "seal", "origin", "sandbox")
+    return {"event": event, **{name: getattr(record, name) for name in names}, **more}
 
 
 def _agent(seen: SeenAgent) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -244,3 +245,30 @@ def test_keys_are_forgotten_after_an_hour_and_beyond_so_many():
     assert known.once("ada", "k4", "run", {}, lambda: {"ok": "anew"}) == {"ok": "anew"} and len(known) == 1
     known.replay({"event": "asked", "id": "r-1", "at": 0.0, "call": "m.d"})
     assert len(known) == 1, "what the journal says of hours ago is not known either"
+
+
+def answers_of(known: Answered, n: int, text: str) -> None:
+    for i in range(n):
+        known.once("ada", f"k{i}", "run", {"x": i}, lambda i=i: {"ok": {"id": f"r-{i}", "text": text}})
+
+
+@pytest.mark.parametrize("long", [100, 20_000])
+def test_what_is_known_takes_no_more_memory_than_is_said(long):
+    known = Answered(most=1000, most_bytes=answered.MOST_BYTES // 10)
+    tracemalloc.start()
+    try:
+        answers_of(known, 1000, long * "x")
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken <= answered.MOST_BYTES // 10
+    assert len(known) == 1000 if long == 100 else len(known) > 40
+    assert known.once("ada", "k999", "run", {"x": 999}, dict)["ok"] == {"id": "r-999", "text": long * "x"}
+
+
+def test_the_newest_answer_is_known_however_long_it_is():
+    known = Answered(most_bytes=1000)
+    answers_of(known, 2, 5000 * "x")
+    assert len(known) == 1 and known.once("ada", "k1", "run", {"x": 1}, dict)["ok"]["id"] == "r-1"
+    known.replay({"event": "asked", "id": "r-2", "at": time.time(), "call": "m.d"})
+    assert len(known) == 1 and known._bytes < 1000, "an answer that is forgotten takes nothing"
