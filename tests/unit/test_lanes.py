@@ -130,11 +130,11 @@ def test_a_late_process_takes_what_is_left_when_another_lane_has_ended(
 def test_a_process_that_hangs_is_stopped_and_says_where(
     small: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_lanes, "SILENT_S", 3)
+    monkeypatch.setattr(in_lanes, "SILENT_S", 15)
     (small / "test_small.py").write_text("import time\n\ndef test_that_hangs():\n    time.sleep(600)\n")
     assert in_lanes.main({"small": Lane(("test_small.py",), 1)}, small) != 0
     out = capfd.readouterr().out
-    assert "nothing printed for 3 s: it is stopped by SIGABRT" in out and "in test_that_hangs" in out
+    assert "nothing printed for 15 s: it is stopped by SIGABRT" in out and "in test_that_hangs" in out
 
 
 def test_what_a_test_leaves_behind_does_not_hold_up_the_end(

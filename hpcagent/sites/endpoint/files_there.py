@@ -55,9 +55,10 @@ def put(request: Mapping[str, Any], root: Path) -> dict[str, Any]:
         received = _received(parts)
         if received >= total:
             _join(parts, target, sha256, total)
-    except FileNotFoundError:  # another one that sends the same was quicker
+    except (FileNotFoundError, BadInput):
         if not _is_whole(target, total):
             raise
+        # Another one that sends the same was quicker, and has removed chunks while they were joined here.
     if _is_whole(target, total):
         shutil.rmtree(parts, ignore_errors=True)
         return {"stored": True, "received": total}

@@ -57,11 +57,12 @@ def inspect(node: Callable[[str], list[str]], tmp_path: Path) -> Callable[..., t
 
     def run(file: Path, method: str, *words: str) -> tuple[int, Any, str]:
         told = ["--config", str(file), "--server", "hpcagent", "--method", method, "--format", "json", "--quiet"]
+        told += ["--connect-timeout", "120000"]
         ended = subprocess.run(
             [*node("mcp-inspector"), "--cli", *told, *words],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             stdin=subprocess.DEVNULL,
             cwd=tmp_path,
             env={**os.environ, "HOME": str(tmp_path)},

@@ -116,14 +116,16 @@ def test_counters_of_a_lammps_run_while_it_goes_and_of_one_that_is_not_there(dri
     async def body(client):
         asked = {"kind": "lj_argon", "params": {"steps": 100_000}, "site": "threads"}
         run = (await client.call_tool("run_job", asked)).structured_content["run_id"]
-        found = await follow.until(client, "get_node_counters", {"run_id": run}, lambda c: c["cpu_s"])
+        found = await follow.until(
+            client, "get_node_counters", {"run_id": run}, lambda c: c["cpu_s"] and c["max_rss_bytes"] > 1 << 20
+        )
         status = (await client.call_tool("get_status", {"run_id": run})).structured_content
         await client.call_tool("cancel", {"run_id": run})
         return found, status, await client.call_tool("get_node_counters", {"run_id": "r-none"})
 
     found, status, none = drive(body)
     assert found["state"] == "running" and found["processes"] >= 1
-    assert found["max_rss_bytes"] > 1 << 20 and "kernel" in found["source"]
+    assert "kernel" in found["source"]
     assert 0 < found["cpu_use_percent"] <= 400
     assert status["progress"]["unit"] in ("steps", "s") and status["progress"]["from"]
     assert none.is_error

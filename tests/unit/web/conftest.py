@@ -134,7 +134,7 @@ def browse(tmp_path: Path) -> Callable[..., Any]:
     def drive(served: Served, scenario: str, **given: Any) -> Any:
         told = {"url": f"{served.url}/#token={TOKEN}", "modules": str(modules), "chromium": chromium} | given
         words = [node, str(HERE / "page.mjs"), scenario, json.dumps(told | {"shots": str(tmp_path)})]
-        ended = subprocess.run(words, capture_output=True, text=True, timeout=240, check=False)
+        ended = subprocess.run(words, capture_output=True, text=True, timeout=500, check=False)
         assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"
         return json.loads(ended.stdout.splitlines()[-1])
 

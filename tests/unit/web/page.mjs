@@ -9,11 +9,14 @@ const given = JSON.parse(text);
 const { default: puppeteer } = await import(pathToFileURL(`${given.modules}/puppeteer-core/lib/esm/puppeteer/puppeteer-core.js`));
 const axe = fs.readFileSync(`${given.modules}/axe-core/axe.min.js`, "utf8");
 
+const PATIENCE_MS = 120_000; // a browser on a machine that is busy with other tests
+
 const wrong = []; // what no page may say or ask for
 let asked = 0;
 
 async function opened(browser, { width = 1366, height = 768, scheme = "light", hash = "" } = {}) {
   const page = await browser.newPage();
+  page.setDefaultTimeout(PATIENCE_MS);
   await page.setViewport({ width, height });
   await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: scheme }]);
   page.on("pageerror", (error) => wrong.push(`error: ${error.message}`));
@@ -41,7 +44,7 @@ async function violations(page) {
 
 const wide = (page) => page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
 const words = (page, selector) => page.$eval(selector, (el) => el.textContent);
-const until = (page, test, ...args) => page.waitForFunction(test, { timeout: 60000, polling: 50 }, ...args);
+const until = (page, test, ...args) => page.waitForFunction(test, { timeout: PATIENCE_MS, polling: 50 }, ...args);
 
 const scenarios = {
   // Every view, at the widths and colours that are asked for: no finding of axe, nothing wider than the window.
@@ -51,7 +54,7 @@ const scenarios = {
       const page = await opened(browser, size);
       for (const [view, ready] of Object.entries(given.views)) {
         await go(page, `#/${view}`);
-        await page.waitForSelector(ready, { timeout: 60000 });
+        await page.waitForSelector(ready, { timeout: PATIENCE_MS });
         found[`${name} ${view}`] = { axe: await violations(page), wide: await wide(page), title: await words(page, "#title") };
         await page.screenshot({ path: `${given.shots}/${name}-${view.split("/")[0]}.png`, fullPage: true });
       }
@@ -202,11 +205,11 @@ const scenarios = {
     await page.keyboard.down("Control");
     await page.keyboard.press("Enter");
     await page.keyboard.up("Control");
-    await page.waitForSelector("#consent-yes", { timeout: 60000 });
+    await page.waitForSelector("#consent-yes", { timeout: PATIENCE_MS });
     const found = { consent: await words(page, ".consent"), focus: await page.evaluate(() => document.activeElement.id), axe: await violations(page) };
     await page.screenshot({ path: `${given.shots}/consent.png`, fullPage: true });
     await page.click("#consent-yes");
-    await page.waitForSelector(".turn .answer .numbers", { timeout: 60000 });
+    await page.waitForSelector(".turn .answer .numbers", { timeout: PATIENCE_MS });
     found.answer = await words(page, ".turn .answer");
     found.flagged = await words(page, ".flagged");
     found.numbers = await words(page, ".numbers");
@@ -280,7 +283,7 @@ const scenarios = {
     const found = { moving: await page.$eval(".part-tiles [role=progressbar]", (el) => Number(el.getAttribute("aria-valuenow"))) };
     await page.screenshot({ path: `${given.shots}/going.png` });
     await page.click("#stop");
-    await page.waitForSelector("#extend-runs", { timeout: 60000 });
+    await page.waitForSelector("#extend-runs", { timeout: PATIENCE_MS });
     found.stopped = await words(page, ".campaign-head .chip");
     found.stop_gone = (await page.$("#stop")) === null;
     found.done = Number(/(\d+) of/.exec(await words(page, ".part-tiles"))[1]);
@@ -314,9 +317,9 @@ const scenarios = {
     outer.on("console", (m) => { if (["error", "warning"].includes(m.type())) wrong.push(`console: ${m.text()}`); });
     outer.on("request", (r) => { if (!r.url().startsWith(given.url.split("#")[0]) && !/^(data|blob):/.test(r.url())) wrong.push(`asked for ${r.url()}`); });
     await outer.goto(given.url.split("#")[0]);
-    const handle = await outer.waitForSelector("#cell iframe", { timeout: 60000 });
+    const handle = await outer.waitForSelector("#cell iframe", { timeout: PATIENCE_MS });
     const page = await handle.contentFrame();
-    await page.waitForSelector("#place > div", { timeout: 60000 });
+    await page.waitForSelector("#place > div", { timeout: PATIENCE_MS });
     await page.click("#nav-runs");
     const rows = () => page.$$eval(".table .row", (all) => all.length);
     await until(page, () => document.querySelectorAll(".table .row").length > 0);

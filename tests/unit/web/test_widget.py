@@ -34,7 +34,7 @@ from hpcagent.web.magic import register
 from hpcagent.web.server import STATIC
 from hpcagent.web.widget import Page
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 class Carried(Page):
