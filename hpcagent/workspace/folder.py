@@ -76,6 +76,7 @@ class Folder:
         sites: What each site writes.
         apps: Apps that came along with a call, by their content.
         tools: Tools that were registered: texts and records.
+        inputs: Files of runs that other runs read, by their content.
         agents: Agents: role texts and the tools that each has.
         service: `service.json`: which process serves it, and where.
         log: What that process prints.
@@ -90,6 +91,7 @@ class Folder:
         self.sites = root / "sites"
         self.apps = root / "apps"
         self.tools = root / "tools"
+        self.inputs = root / "inputs"
         self.agents = root / "agents"
         self.service = root / "service.json"
         self.log = root / "service.log"

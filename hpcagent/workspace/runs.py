@@ -40,6 +40,7 @@ from hpcagent.workspace.artifacts import list_files, read_piece, tail_of
 from hpcagent.workspace.configured import configured
 from hpcagent.workspace.desk import Desk, Job
 from hpcagent.workspace.inner import all_files, folder_and_path, shown_artifacts
+from hpcagent.workspace.inputs import Inputs, refuse_unended
 from hpcagent.workspace.kept import Kept
 from hpcagent.workspace.only_data import check_only_data
 from hpcagent.workspace.progress import Progress
@@ -82,6 +83,7 @@ class Runs(Records):
         self._apps: dict[str, App] = {}
         self._kinds: dict[str, str] = {}  # of the profiles that were seen
         self.store = AppStore(self.folder.apps)
+        self.inputs = Inputs(self.folder.inputs)
         self.tool_changes: deque[Change] = deque()  # what was edited by hand, until it is told
         self.tools = Tools(
             self.folder.tools,
@@ -238,7 +240,7 @@ class Runs(Records):
                 allowed=", ".join(found.contract.inputs) or "none",
                 do="name runs that have ended, by their ids" if found.contract.inputs else "leave inputs out",
             )
-        values = {name: self._file_of(caller, value) for name, value in params.items()}
+        values = {name: self._file_of(caller, value, field=name) for name, value in params.items()}
         self._refuse_absent(where, found, values)
         try:
             manifest = found.manifest(
@@ -299,13 +301,15 @@ class Runs(Records):
             )
         return {**row.result, "manifest": row.manifest}
 
-    def _file_of(self, caller: Caller, value: Any) -> Any:
-        """A file of an earlier run that is named `artifact:RUN/PATH`, as its path; all else as it is."""
+    def _file_of(self, caller: Caller, value: Any, *, field: str = "") -> Any:
+        """A file of a run that is named `artifact:RUN/PATH`, as the path where it is kept; all else as it is."""
         if not (isinstance(value, str) and value.startswith(ARTIFACT)):
             return value
         folder, inside = self.artifact(caller, value)
-        read_piece(folder, inside, 0, 0)  # that it is there, and a file of this run
-        return str(folder / inside)
+        with self._turn:
+            row = self._row(caller, value.removeprefix(ARTIFACT).partition("/")[0])
+            refuse_unended(value, row, self._waiting_for(folder.name), field=field)
+        return str(self.inputs.keep(folder, inside))
 
     def artifact(self, caller: Caller, text: str) -> tuple[Path, str]:
         """The folder of a file that is named `artifact:RUN/PATH`, and its path in it; see `folder_and_path`.
