@@ -470,7 +470,8 @@ class App(Displayed, Record):
 
     def _outdated(self, manifest: Manifest, files: Mapping[str, str]) -> bool:
         """Whether files have changed since the manifest was made; of one without its files nobody knows."""
-        if not files:
+        # Of a file that parameters name it is known which one it is: planned with it, a run is none without it.
+        if not files and not self.settings.get("reads"):
             return False
         digest = self.digest
         params = manifest.params

@@ -29,6 +29,11 @@ Looks = dict[str, tuple[float, dict[str, str]]]
 
 _kept: ContextVar[Looks | None] = ContextVar("looks at files", default=None)
 
+_REPAIR = (
+    "start the run anew; if the workers see other files than the process that steers, name the same folder for "
+    "both (setting pseudo_dir, or `env` in the site profile)"
+)
+
 NAMED = "keywords "
 """Stands before the name of a file that `keywords` or `basis` name by a path."""
 
@@ -75,8 +80,9 @@ def declared(
 ) -> dict[str, str]:
     """The files that decide the numbers of a run with these parameters and settings: name -> SHA-256.
 
-    Empty for an app without an engine; of LAMMPS the potentials that do not lie beside the script. A file that
-    cannot be read here (it is on the nodes of a cluster only) is not in it; the run then says so.
+    Empty for an app without an engine; of LAMMPS the potentials that do not lie beside the script, of a program
+    the files that its parameters name (`reads`). A file that cannot be read here (it is on the nodes of a cluster
+    only) is not in it; the run then says so.
 
     Args:
         function: The app's function, by its dotted path: that of LAMMPS has potentials.
@@ -107,7 +113,7 @@ def with_files(digest: str, files: Mapping[str, str]) -> str:
 
 
 def used(
-    files: Iterable[Deciding], run: Run, elements: Iterable[str] = ()
+    files: Iterable[Deciding], run: Run, elements: Iterable[str] = (), *, repair: str = _REPAIR
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Look again, where the run is, at the files that it uses.
 
@@ -115,6 +121,7 @@ def used(
         files: What is declared.
         run: The run, with the content its execution id stands for.
         elements: Those of its structure: files of others do not matter.
+        repair: What helps where one has another content.
 
     Returns:
         Path -> SHA-256, and what has to be said of them.
@@ -138,8 +145,7 @@ def used(
             "execution id stands.",
             kind="infrastructure",
             name="FilesChanged",
-            repair="start the run anew; if the workers see other files than the process that steers, name the "
-            "same folder for both (setting pseudo_dir, or `env` in the site profile)",
+            repair=repair,
         )
     unseen = [path for name, (path, _) in found.items() if name not in run.files]
     if unseen:

@@ -82,11 +82,14 @@ def files_of(function: str, params: Mapping[str, Any]) -> Files | None:
     """Who knows the files that decide the numbers of an app's run; None: it has none.
 
     Args:
-        function: The app's function, by its dotted path: that of LAMMPS has potentials.
+        function: The app's function, by its dotted path: that of LAMMPS has potentials, that of programs files
+            that they are given to read.
         params: Of the run: one that has an `engine` has what that declares.
     """
     if function == LAMMPS:
         return lammps()
+    if function == PROGRAMS:
+        return cast(Files, import_module("hpcagent.apps.executable.hooks"))
     if "engine" in params:
         return cast(Files, import_module("hpcagent.science.engines.hooks"))
     return None

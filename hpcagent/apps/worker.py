@@ -201,8 +201,8 @@ def _run(
         )
         if order.get("outdated"):
             raise AppFailed(
-                "files that decide its numbers (pseudopotentials, setups, a model) have changed since the run was "
-                "planned; its execution id stands for their content then.",
+                "files that decide its numbers (pseudopotentials, setups, a model, a file that it reads) have "
+                "changed, or are gone, since the run was planned; its execution id stands for their content then.",
                 kind="infrastructure",
                 name="FilesChanged",
                 repair="put the old files back, or start anew in another folder (run_dir)",

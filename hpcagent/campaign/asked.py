@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcagent.apps.executable.reads import digests
 from hpcagent.campaign.budget import Budget
 from hpcagent.campaign.sweep_runs import PlannedRuns
 from hpcagent.gate.not_allowed import NotAllowed
@@ -54,7 +55,9 @@ def request_of(
     budget = Budget(campaign, node_cores=None)
     runs = PlannedRuns(campaign).count([])
     each = campaign.largest.nodes * campaign.app.contract.estimated_runtime_s / 3600
-    text = canonical_json([campaign.identity(), campaign.toml()])
+    written: list[object] = [campaign.identity(), campaign.toml()]
+    read = digests(campaign.fixed, campaign.app.settings)
+    text = canonical_json([*written, read] if read else written)
     cap = budget.cap
     return Request(
         kind="campaign",

@@ -36,7 +36,7 @@ __all__ = [
     "unknown_before",
 ]
 
-# Parameters that choose files; others (cutoffs, k-points, structures) do not.
+# Parameters that choose files, beside those that name one (`reads`); others (cutoffs, structures) do not.
 _CHOOSING = ("engine", "xc", "basis")
 
 
@@ -177,12 +177,12 @@ class FilesOfLevel:
 
 
 def level_key(app: str, params: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    """Equal for runs that take the same files: same app, settings, engine and functional or basis set."""
+    """Equal for runs that take the same files: app, settings, engine and functional or basis set, paths."""
 
     def counts(name: str, value: object) -> bool:
         return name != "paths" and not (name == MODE and value in LAMMPS_MODES)
 
-    return canonical_json([app, _choosing(params), {k: v for k, v in settings.items() if counts(k, v)}])
+    return canonical_json([app, _choosing(params, settings), {k: v for k, v in settings.items() if counts(k, v)}])
 
 
 def files_event(
@@ -199,15 +199,16 @@ def files_event(
     return {
         "event": "files",
         "app": app,
-        "params": _choosing(params),
+        "params": _choosing(params, settings),
         "settings": dict(settings),
         "function": function,
         "files": dict(files),
     } | said
 
 
-def _choosing(params: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: params[name] for name in _CHOOSING if name in params}
+def _choosing(params: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    names = (*_CHOOSING, *(settings or {}).get("reads", ()))
+    return {name: params[name] for name in names if name in params}
 
 
 def compared(

@@ -432,7 +432,7 @@ _TABLE: Mapping[Heading, tuple[Mode, ...]] = {
         _is("BadInput", "contract", "a chain called an app with a value that is not allowed"),
         _is("MissingFile", "infrastructure", "a file of the input run is gone"),
         _is("BadResult", "infrastructure", "what came back has not the form of a result: another version of hpcagent where the workers run, or a damaged `result.json`, which is kept beside it"),
-        _is("FilesChanged", "infrastructure", "a module, a file of the settings, a pseudopotential, setup or model is not the one that the run was planned with: put it back, or start anew. [The campaign ends](interrupt_and_resume.md#code-and-files-that-were-edited) when what is in flight has ended", again=False, ends=True),
+        _is("FilesChanged", "infrastructure", "a module, a file of the settings or one that a parameter names (`reads`), a pseudopotential, setup or model is not the one that the run was planned with: put it back, or start anew. [The campaign ends](interrupt_and_resume.md#code-and-files-that-were-edited) when what is in flight has ended", again=False, ends=True),
         _is("AppNotImportable", "infrastructure", "install the module where the workers run", again=False),
         _is("OutOfMemory", "infrastructure", "ask for more memory, or let fewer runs be beside each other"),
         _is("DiskFull", "infrastructure", "make room: it is started again after a pause, of 5 s at first and of 20 s then", waits=True),

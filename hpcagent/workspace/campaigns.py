@@ -174,8 +174,7 @@ class Campaigns(Simulations):
         """Paths of the files of runs that a campaign's fixed parameters name, found as those of a run are."""
         named = {n: v for n, v in campaign.fixed.items() if isinstance(v, str) and v.startswith("artifact:")}
         refuse_files(campaign.app, named)
-        with self._turn:
-            return {name: str(self._file_of(caller, value)) for name, value in named.items()}
+        return {name: str(self._file_of(caller, value, field=name)) for name, value in named.items()}
 
     def _read(
         self, campaign: str | Mapping[str, Any], changes: Mapping[str, Any] | None

@@ -34,6 +34,8 @@ __all__ = ["Core"]
 LOOK_S = 5.0
 # So often the folders of old runs are removed.
 EXPIRE_S = 3600.0
+# Files of runs that no run reads, asked about only, are removed after so long.
+UNNAMED_S = 86400.0
 
 
 class Core(CatalystCalls):
@@ -144,6 +146,8 @@ class Core(CatalystCalls):
             return
         self._expired_at = now
         self.questions.expire()
+        held = (r for r in self.rows.values() if not r.over or r.kind == "campaign" or self._workdir(r).exists())
+        self.inputs.tidy((row.request.get("params", {}) for row in held), now - UNNAMED_S)
         if self.rules.retention_days is not None:
             try:
                 self.expire(self._owner)

@@ -77,6 +77,7 @@ class Folder:
         apps: Apps that came along with a call, by their content.
         tools: Tools that were registered: texts and records.
         added: LAMMPS scripts that were added as apps: a note of each, and the files that they read.
+        inputs: Files of runs that other runs read, by their content.
         agents: Agents: role texts and the tools that each has.
         service: `service.json`: which process serves it, and where.
         log: What that process prints.
@@ -92,6 +93,7 @@ class Folder:
         self.apps = root / "apps"
         self.tools = root / "tools"
         self.added = root / "added"
+        self.inputs = root / "inputs"
         self.agents = root / "agents"
         self.service = root / "service.json"
         self.log = root / "service.log"

@@ -22,9 +22,9 @@ from hpcagent.registry.scripts import SCRIPTS
 from hpcagent.registry.store import Change, Tools
 from hpcagent.shown import plain
 from hpcagent.workspace.app_store import STORED
-from hpcagent.workspace.artifacts import read_piece
 from hpcagent.workspace.checked import as_asked, manifest_of, params_of, refuse_inputs, refuse_label
 from hpcagent.workspace.inner import ARTIFACT
+from hpcagent.workspace.inputs import Inputs, refuse_unended
 from hpcagent.workspace.looking import Looking
 from hpcagent.workspace.references import References, is_ours, sandbox_of
 from hpcagent.workspace.rows import Row, occupied
@@ -40,6 +40,7 @@ class Runs(Looking):
 
     def __init__(self, root: Path, *, clock: Callable[[], float] = time.time, apart: bool = False) -> None:
         super().__init__(root, clock=clock, apart=apart)
+        self.inputs = Inputs(self.folder.inputs)
         self.tool_changes: deque[Change] = deque()  # what was edited by hand, until it is told
         self.tools = Tools(
             self.folder.tools,
@@ -81,7 +82,7 @@ class Runs(Looking):
         where = self.sites.known(site or self.rules.default_site, site_kind)
         taken = [self._input(caller, found, i, one) for i, one in enumerate(inputs)]
         refuse_inputs(found, inputs)
-        values = {name: self._file_of(caller, value) for name, value in params.items()}
+        values = {name: self._file_of(caller, value, field=name) for name, value in params.items()}
         self.sites.refuse_absent(where, found, values)
         upstream = tuple(str(one["manifest"]["execution_id"]) for one in taken)
         manifest = manifest_of(
@@ -142,13 +143,15 @@ class Runs(Looking):
             )
         return {**row.result, "manifest": row.manifest}
 
-    def _file_of(self, caller: Caller, value: Any) -> Any:
-        """A file of an earlier run that is named `artifact:RUN/PATH`, as its path; all else as it is."""
+    def _file_of(self, caller: Caller, value: Any, *, field: str = "") -> Any:
+        """A file of a run that is named `artifact:RUN/PATH`, as the path where it is kept; all else as it is."""
         if not (isinstance(value, str) and value.startswith(ARTIFACT)):
             return value
         folder, inside = self.artifact(caller, value)
-        read_piece(folder, inside, 0, 0)  # that it is there, and a file of this run
-        return str(folder / inside)
+        with self._turn:
+            row = self._row(caller, value.removeprefix(ARTIFACT).partition("/")[0])
+            refuse_unended(value, row, self._waiting_for(folder.name), field=field)
+        return str(self.inputs.keep(folder, inside))
 
     def run(
         self,

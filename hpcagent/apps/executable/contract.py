@@ -137,7 +137,8 @@ def executable(
         success: Exit codes that mean success.
         artifacts: Name -> file, or pattern of files, that a run must have written.
         remove: Patterns of files that are removed when a run has succeeded; artifacts stay.
-        reads: Parameters that are paths of files, which the program may read also in a sandbox.
+        reads: Parameters that are paths of files, which the program may read also in a sandbox; what is in them
+            decides the run.
         resources: What one run occupies: ranks, threads, walltime.
         resources_from: Resource -> the parameter that decides it, e.g. `{"ranks_per_node": "ranks"}`.
         estimated_runtime_s: Expected wall time of one run, in seconds.

@@ -21,6 +21,7 @@ from hpcagent.apps.executable.contract import PROGRAM, settings_records
 from hpcagent.apps.executable.matching import LARGEST, LIMIT_S, Found, Wanted, found_in
 from hpcagent.apps.executable.places import place_of
 from hpcagent.apps.executable.reading import from_match, json_text, number_of
+from hpcagent.apps.executable.reads import read_by
 from hpcagent.apps.executable.record import OUTPUT, PRINTED, Failing, Reading
 from hpcagent.apps.executable.words import filled, missing, pieces, text_filled
 from hpcagent.apps.launch import Launch, planned
@@ -57,7 +58,8 @@ def executable_run(run: Run, **params: float | int | str) -> Outcome:
     settings = run.settings
     values = _values(run, params)
     with place_of(run) as place:
-        place.read += _read_by(run, params)
+        read = read_by(run, params)
+        place.read += read.paths
         there = run if place.folder == run.workdir else replace(run, workdir=place.folder)
         _place_files(there, values)
         contained = settings.get("container") is not None
@@ -85,6 +87,7 @@ def executable_run(run: Run, **params: float | int | str) -> Outcome:
         if finished.stopped is not None:
             raise finished.stopped.failure(wall_s=finished.wall_s, log_tail=_tail(run))
         place.ended(errors=read_tail(run.workdir / ERRORS), log_tail=_tail(run))
+        read.look_again()
     found = _found(run, metrics, failures)
     _refuse_failed(run, finished, launch, failures, found)
     answer = _answer(run) if settings["stdout"] == "json" else None
@@ -95,8 +98,9 @@ def executable_run(run: Run, **params: float | int | str) -> Outcome:
         metrics=outcome.metrics,
         uncertainty=outcome.uncertainty,
         artifacts=artifacts,
-        notes=outcome.notes,
+        notes=(*outcome.notes, *read.notes),
         versions=_versions(run, launch),
+        files=read.files,
     )
 
 
@@ -145,17 +149,6 @@ def _place_files(run: Run, values: Mapping[str, Any]) -> None:
                 name="MissingFile",
                 repair="put it back; the workers must see it where the app was made",
             ) from None
-
-
-def _read_by(run: Run, params: Mapping[str, Any]) -> list[str]:
-    """Files that parameters name, which a program in a sandbox is shown."""
-    named = [
-        (name, Path(str(params[name])).absolute()) for name in run.settings.get("reads", ()) if params.get(name)
-    ]
-    for name, path in named:
-        if not path.is_file():
-            raise AppFailed(f"{name}: {path}: no such file.", kind="contract", name="MissingFile")
-    return [str(path) for _, path in named]
 
 
 def _arguments(settings: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:

@@ -656,6 +656,32 @@ def test_a_file_of_a_run_is_shown_as_the_caller_wrote_it_and_equal_runs_are_one(
     assert again["params"] == {"file": artifact, "skip": 1}
 
 
+def test_a_link_in_the_place_of_a_file_of_a_run_leads_nowhere(core, tmp_path):
+    artifact = artifact_of(core)
+    secret = tmp_path / "secret"
+    secret.write_text("1\n" * 77)
+    identity, _, inside = artifact.removeprefix("artifact:").partition("/")
+    source = core._workdir(core.rows[identity]) / inside
+    asked = core.request(by(core, "ada"), "counted", {"file": artifact}, data_only=True)
+    source.unlink()
+    source.symlink_to(secret)
+    path = asked[1].params["file"]
+    assert ended(core, "counted", {"file": path})["metrics"] == {"counted": 3.0}
+    with pytest.raises(BadInput, match="links are not followed"):
+        core.run(by(core, "ada"), app="counted", params={"file": artifact}, data_only=True)
+
+
+def test_a_file_that_was_edited_is_another_request(core, tmp_path):
+    approved(core, COUNTED, despite_tests=True)
+    table = tmp_path / "a.txt"
+    for lines in (1, 2):
+        table.write_text("1\n" * lines)
+        done = ended(core, "counted", {"file": str(table)})
+        assert (done["state"], done["metrics"]) == ("completed", {"counted": float(lines)})
+    table.write_text("1\n")
+    assert core.run(by(core, "ada"), app="counted", params={"file": str(table)})["found"]
+
+
 def test_a_campaign_takes_a_file_of_a_run_and_no_other_file(core, tmp_path):
     artifact = artifact_of(core)
     begun = optimized(core, {"file": artifact})
