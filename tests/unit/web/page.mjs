@@ -44,7 +44,15 @@ async function violations(page) {
 
 const wide = (page) => page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
 const words = (page, selector) => page.$eval(selector, (el) => el.textContent);
-const until = (page, test, ...args) => page.waitForFunction(test, { timeout: PATIENCE_MS, polling: 50 }, ...args);
+async function until(page, test, ...args) {
+  try {
+    return await page.waitForFunction(test, { timeout: PATIENCE_MS, polling: 50 }, ...args);
+  } catch (error) {
+    const seen = await page.evaluate(() => document.querySelector("main")?.innerText ?? document.body.innerText);
+    throw new Error(`${error.message} (${JSON.stringify(args)}); the page: ${seen.slice(0, 1500)}`);
+  }
+}
+
 
 const scenarios = {
   // Every view, at the widths and colours that are asked for: no finding of axe, nothing wider than the window.
@@ -278,6 +286,7 @@ const scenarios = {
 
   // A campaign that goes on is stopped, then goes on.
   async stop_and_extend(browser) {
+    const MORE = 30; // what has run since the page was drawn is less
     const page = await opened(browser, { hash: `#/campaign/${given.campaign}` });
     await until(page, () => /[1-9]\d* of 400/.test(document.querySelector(".part-tiles")?.textContent ?? ""));
     const found = { moving: await page.$eval(".part-tiles [role=progressbar]", (el) => Number(el.getAttribute("aria-valuenow"))) };
@@ -287,9 +296,9 @@ const scenarios = {
     found.stopped = await words(page, ".campaign-head .chip");
     found.stop_gone = (await page.$("#stop")) === null;
     found.done = Number(/(\d+) of/.exec(await words(page, ".part-tiles"))[1]);
-    await page.$eval("#extend-runs", (el, n) => { el.value = String(n); }, found.done + 3);
+    await page.$eval("#extend-runs", (el, n) => { el.value = String(n); }, found.done + MORE);
     await page.$eval("#extend-runs", (el) => el.form.requestSubmit());
-    await until(page, (n) => document.querySelector(".campaign-head .chip").textContent === "completed" && new RegExp(`${n} of ${n}`).test(document.querySelector(".part-tiles").textContent), found.done + 3);
+    await until(page, (n) => document.querySelector(".campaign-head .chip").textContent === "completed" && new RegExp(`${n} of ${n}`).test(document.querySelector(".part-tiles").textContent), found.done + MORE);
     found.axe = await violations(page);
     await go(page, "#/campaigns");
     await until(page, () => [...document.querySelectorAll(".tile")].some((el) => el.children[0].textContent === "Node-hours" && el.children[1].textContent !== "0"));
