@@ -149,13 +149,14 @@ class TurnNow:
                 one.going.given_up.set()
         GOING.set(one.going)
         try:
-            return self._done(agent, tool, arguments, one.began)
+            return self._done(one)
         finally:
             with self._turn:
                 self._going.remove(one)
                 self._turn.notify_all()
 
-    def _done(self, agent: str, tool: AgentTool, arguments: dict[str, Any], began: float) -> tuple[str, Called]:
+    def _done(self, one: _Open) -> tuple[str, Called]:
+        agent, tool, arguments = one.agent, one.tool, one.arguments
         taken = 0.0
         try:
             if tool.manages:
@@ -165,16 +166,14 @@ class TurnNow:
             taken = self.budget.take(self.caller, tool, arguments)
             answer = let_through(self.caller, lambda: tool.do(self.caller, arguments), self.ask, agent)
         except HpcAgentError as error:
-            going = GOING.get() or Going()
-            if isinstance(error, BadInput | NotAllowed) and not going.runs:
+            if isinstance(error, BadInput) and not one.going.runs:
                 self.budget.give_back(taken)  # any other error leaves open whether something has begun
-            return self._refused(agent, tool, arguments, error, time.monotonic() - began, going)
+            return self._refused(one, error)
         except Exception as error:  # a registered tool of somebody: a model is told, nothing else breaks
             broken = HpcAgentError(f"{tool.name} failed: {type(error).__name__}: {error}")
-            going = GOING.get() or Going()
-            return self._refused(agent, tool, arguments, broken, time.monotonic() - began, going)
+            return self._refused(one, broken)
         runs = tuple(run_ids_in(answer))
-        wall_s = time.monotonic() - began
+        wall_s = time.monotonic() - one.began
         started = _started(arguments, answer, runs) if tool.spends else ()
         done = Called(agent, tool.name, arguments, runs=runs, wall_s=wall_s, started=started)
         with self._turn:
@@ -183,20 +182,14 @@ class TurnNow:
         self.tell(Event("called", agent, tool.name, runs=runs))
         return data_text(tool.name, answer), done
 
-    def _refused(
-        self,
-        agent: str,
-        tool: AgentTool,
-        arguments: dict[str, Any],
-        error: HpcAgentError,
-        wall_s: float,
-        going: Going,
-    ) -> tuple[str, Called]:
+    def _refused(self, one: _Open, error: HpcAgentError) -> tuple[str, Called]:
+        agent, tool, going = one.agent, one.tool, one.going
+        wall_s = time.monotonic() - one.began
         wrong = isinstance(error, NotAllowed) and error.check == "contract"
         said = {"error": error.message, **({"refused": error.plain()} if isinstance(error, NotAllowed) else {})}
         runs, begun = tuple(going.runs), tuple(going.begun)
         done = Called(
-            agent, tool.name, arguments, error.message, not wrong, runs=runs, wall_s=wall_s, started=begun
+            agent, tool.name, one.arguments, error.message, not wrong, runs=runs, wall_s=wall_s, started=begun
         )
         with self._turn:
             self.calls.append(done)

@@ -15,10 +15,10 @@ from hpcagent.model.records import Manifest
 from hpcagent.sites.several import Sites
 from hpcagent.sites.site import Site
 
-__all__ = ["Orders", "Pack", "Sender"]
+__all__ = ["OrdersFor", "Pack", "Sender"]
 
 Pack = tuple[Sequence[Manifest], Future[Any]]
-Orders = Callable[[Mapping[str, Any]], list[dict[str, Any]]]
+OrdersFor = Callable[[Mapping[str, Any]], list[dict[str, Any]]]
 
 
 def _near(inputs: Sequence[Mapping[str, Any]]) -> frozenset[str]:
@@ -79,7 +79,7 @@ class Sender:
     def send(
         self,
         manifests: Sequence[Manifest],
-        orders: Orders,
+        orders: OrdersFor,
         take_turn: Callable[[], float],
         *,
         inputs: Sequence[Any] = (),

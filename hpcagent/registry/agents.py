@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from hpcagent.model.base import read_json
 from hpcagent.model.texts import checked_name
 from hpcagent.registry.files import read_own, write_record
 from hpcagent.registry.findings import Finding, errors_of, refuse, warnings_of
+from hpcagent.registry.names import NAME_WORDS, is_name
 from hpcagent.registry.record import AgentRecord
 from hpcagent.registry.steering import check_text
 from hpcagent.resources.locking import held
@@ -22,7 +22,6 @@ from hpcagent.store.files import make_folder
 
 __all__ = ["Agents", "SeenAgent"]
 
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,59}\Z")
 MOST_AGENTS = 200
 MOST_TOOLS = 200
 LOCKED_S = 20.0
@@ -64,7 +63,7 @@ class Agents:
         """All agents, by name; one whose file is damaged or whose role text steers says why it cannot be used."""
         if not self.root.is_dir():
             return []
-        names = sorted(path.stem for path in self.root.glob("*.json") if _NAME.match(path.stem))
+        names = sorted(path.stem for path in self.root.glob("*.json") if is_name(path.stem))
         return [self._seen(name) for name in names]
 
     def get(self, name: str) -> SeenAgent:
@@ -163,13 +162,11 @@ class Agents:
         return sorted(path.stem for path in self.root.glob("*.json")) if self.root.is_dir() else []
 
     def _there(self, name: str) -> bool:
-        return bool(_NAME.match(name)) and os.path.lexists(self.root / f"{name}.json")
+        return is_name(name) and os.path.lexists(self.root / f"{name}.json")
 
     def _path(self, name: str) -> Path:
-        if not _NAME.match(name):
-            raise BadInput(
-                f"{name[:80]!r} is no name of an agent: a letter, then letters, digits and _.", value=name[:80]
-            )
+        if not is_name(name):
+            raise BadInput(f"{name[:80]!r} is no name of an agent: {NAME_WORDS}.", value=name[:80])
         return self.root / f"{checked_name(name, 'the name of the agent')}.json"
 
     def _seen(self, name: str) -> SeenAgent:
@@ -196,10 +193,8 @@ def _waits(record: AgentRecord) -> str:
 
 def _checked(name: str, role: str) -> list[Finding]:
     found = check_text(role, kind="role", tool=name)
-    if not _NAME.match(name):
-        found.append(
-            Finding(rule="name", says="a name is a letter, then at most 59 letters, digits and _ of ASCII")
-        )
+    if not is_name(name):
+        found.append(Finding(rule="name", says=f"a name is {NAME_WORDS}"))
     if len(role.split()) < 3:
         found.append(Finding(rule="role", says="a role text says in a sentence what the agent is and does"))
     return found

@@ -18,8 +18,8 @@ from hpcagent.errors import BadInput
 from hpcagent.model.base import Record
 from hpcagent.model.texts import Name
 from hpcagent.registry.findings import Finding
+from hpcagent.registry.names import NAME_WORDS, is_name
 from hpcagent.registry.record import SHA256, State
-from hpcagent.registry.source import LONGEST_TOOL_NAME
 from hpcagent.registry.steering import check_text
 from hpcagent.science.lammps.script import REFERENCE, commands, nested, written
 
@@ -38,7 +38,6 @@ _FILE_AT = {
 # Commands that read files among all of their words, of which some may come with LAMMPS.
 _MAY_READ = re.compile(r"(pair|bond|angle|dihedral|improper|kspace)_(coeff|style)\Z")
 _READING_VARIABLES = ("file", "atomfile")
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 
 
 class AddedApp(Record):
@@ -134,10 +133,9 @@ def check_name(name: str) -> None:
     Raises:
         BadInput: It is none.
     """
-    if not _NAME.match(name) or len(name) > LONGEST_TOOL_NAME:
+    if not is_name(name):
         raise BadInput(
-            f"{name[:80]!r} is no name of an app: a letter, then letters, digits and _, at most "
-            f"{LONGEST_TOOL_NAME}; give another one (--name NAME, name=).",
+            f"{name[:80]!r} is no name of an app: {NAME_WORDS}; give another one (--name NAME, name=).",
             value=name[:80],
         )
 

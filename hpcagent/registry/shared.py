@@ -20,6 +20,7 @@ from typing import Any
 
 from hpcagent.errors import BadInput
 from hpcagent.registry.files import read_own
+from hpcagent.registry.names import is_name
 from hpcagent.registry.record import AgentRecord, digest_of
 from hpcagent.store.files import make_folder, write_whole
 
@@ -30,7 +31,6 @@ AGENTS = "agents"
 FORMAT = 1
 MOST = 500
 GIT_S = 300.0
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,59}\Z")
 _ADDRESS = re.compile(r"(?:https|ssh|file)://|[\w.-]+@[\w.-]+:|.*\.git/?\Z")
 # Nothing of a repository that comes from elsewhere is run: no hooks (else: `_refuse_programs`).
 _HARMLESS = (
@@ -192,7 +192,7 @@ def _digests(folder: Path) -> tuple[dict[str, dict[str, str]], dict[str, dict[st
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadInput(f"{path} is no table of shared tools: {error}.", value=str(path)) from None
     for name in [*found, *agents]:
-        if not _NAME.match(name):
+        if not is_name(name):
             raise BadInput(f"{path}: {name[:80]!r} is no name of a tool.", value=name[:80])
     return found, agents
 

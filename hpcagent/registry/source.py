@@ -19,14 +19,14 @@ from hpcagent.model.base import Record
 from hpcagent.model.texts import UNSEEN
 from hpcagent.registry.annotations import name_of
 from hpcagent.registry.findings import Finding
+from hpcagent.registry.names import LONGEST_TOOL_NAME
 from hpcagent.registry.signature import Signature, Table, read_signature, table_of
 from hpcagent.shown import CONTROL
 
-__all__ = ["LARGEST", "LONGEST_TOOL_NAME", "Parsed", "ToolText", "importable", "parse_text"]
+__all__ = ["LARGEST", "Parsed", "ToolText", "importable", "parse_text"]
 
 LARGEST = 100_000
 """Bytes of a text."""
-LONGEST_TOOL_NAME = 60
 _MOST_TOOLS = 20
 _DECORATORS = (
     "dataclass",

@@ -24,8 +24,9 @@ from hpcagent.model.texts import checked_name
 from hpcagent.registry.checked import check_whole, of_tool
 from hpcagent.registry.files import mark, newlines, read_own, write_record, young
 from hpcagent.registry.findings import Finding, refuse
+from hpcagent.registry.names import NAME_WORDS, is_name
 from hpcagent.registry.record import ToolRecord, digest_of
-from hpcagent.registry.source import LONGEST_TOOL_NAME, Parsed, ToolText
+from hpcagent.registry.source import Parsed, ToolText
 from hpcagent.registry.trials import Trial
 from hpcagent.resources.locking import held
 from hpcagent.shown import plain
@@ -35,7 +36,6 @@ __all__ = ["Change", "Pins", "Seen", "Tools", "split_version"]
 
 Pins = Callable[[str, str], str | None]
 """Of a name and version: the seal with which it was approved, as a journal has it; None: it was not."""
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 _VERSION = re.compile(r"(\d{1,6})\.(\d{1,6})\.(\d{1,6})\Z")
 LOCKED_S = 20.0
 _WHOLE_DIGEST = re.compile(r"[0-9a-fA-F]{64}\Z")
@@ -132,11 +132,11 @@ class Tools:
         if not self.root.is_dir():
             return []
         stems = {path.stem for path in self.root.iterdir() if path.suffix in (".py", ".json")}
-        return sorted(name for name in stems if _NAME.match(name) and len(name) <= LONGEST_TOOL_NAME)
+        return sorted(name for name in stems if is_name(name))
 
     def has(self, name: str) -> bool:
         """Whether there is a tool of that name, in whatever state."""
-        return bool(_NAME.match(name)) and any(os.path.lexists(self._path(name, end)) for end in ("py", "json"))
+        return is_name(name) and any(os.path.lexists(self._path(name, end)) for end in ("py", "json"))
 
     def look(self) -> list[Seen]:
         """All tools as they are now; what was edited by hand since the last look is told."""
@@ -476,8 +476,8 @@ class Tools:
     # -- files --------------------------------------------------------------------------------
 
     def _path(self, name: str, end: str) -> Path:
-        if not _NAME.match(name) or len(name) > LONGEST_TOOL_NAME:
-            raise BadInput(f"{name[:80]!r} is no name of a tool: letters, digits and _.", value=name[:80])
+        if not is_name(name):
+            raise BadInput(f"{name[:80]!r} is no name of a tool: {NAME_WORDS}.", value=name[:80])
         return self.root / f"{checked_name(name, 'the name of the tool')}.{end}"
 
     def _version(self, name: str, version: str, end: str) -> Path:

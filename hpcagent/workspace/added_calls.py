@@ -13,17 +13,15 @@ from hpcagent.errors import BadInput
 from hpcagent.model.parameter import Parameter
 from hpcagent.science.lammps.contract import lammps
 from hpcagent.workspace.app_store import packed
+from hpcagent.workspace.connection import Connection
 
 __all__ = ["AddedCalls"]
 
 Answer = dict[str, Any]
 
 
-class AddedCalls:
+class AddedCalls(Connection):
     """Calls of `Workspace` about apps that were added."""
-
-    def _call(self, do: str, /, **args: Any) -> Any:
-        raise NotImplementedError
 
     def add_app(
         self,

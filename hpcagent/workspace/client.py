@@ -24,7 +24,7 @@ from hpcagent.registry.scripts import SCRIPTS
 from hpcagent.resources.folder import Resources
 from hpcagent.workspace.added_calls import AddedCalls
 from hpcagent.workspace.app_store import asked, packed, unpacked
-from hpcagent.workspace.connection import Answer, Connection, traced
+from hpcagent.workspace.connection import Answer, traced
 from hpcagent.workspace.shared import context_permit, may_read, opened_resources
 from hpcagent.workspace.tool_calls import ToolCalls
 
@@ -33,7 +33,7 @@ __all__ = ["Workspace", "traced"]
 LONGEST_WAIT_S = 300.0
 
 
-class Workspace(Connection, ToolCalls, AddedCalls):
+class Workspace(ToolCalls, AddedCalls):
     """A workspace by its folder; its service is started when it is needed, and may end at any time.
 
     Args:

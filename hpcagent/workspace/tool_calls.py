@@ -10,6 +10,7 @@ from typing import Any
 
 from hpcagent.errors import BadInput
 from hpcagent.registry.shared import read_shared, write_shared
+from hpcagent.workspace.connection import Connection
 
 __all__ = ["ToolCalls"]
 
@@ -17,11 +18,8 @@ Answer = dict[str, Any]
 PAUSE_S = 0.2
 
 
-class ToolCalls:
+class ToolCalls(Connection):
     """Calls of `Workspace` about tools of its own, and agents."""
-
-    def _call(self, do: str, /, **args: Any) -> Any:
-        raise NotImplementedError
 
     def register_tool(
         self,
