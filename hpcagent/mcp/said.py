@@ -32,6 +32,9 @@ EXACT = ("params", "config", "fixed", "changes", "arguments", "search_space")
 DIGITS, DECIMALS = 10, 4
 """Significant digits of other numbers, and decimals that they have at least: Unix times stay right to 0.1 ms."""
 
+SHORT = 80
+"""Characters of a text that is likely to be said again."""
+
 
 @functools.cache
 def _secrets() -> tuple[str, ...]:
@@ -64,11 +67,18 @@ def clean_text(text: str, most: int = LONGEST_TEXT) -> str:
     """
     if len(text) > most:
         text = text[:most] + f"\n({len(text) - most} more characters)"
+    return (_short if len(text) <= SHORT else _cleaned)(text, root_now(), _secrets())
+
+
+def _cleaned(text: str, root: str, secrets: tuple[str, ...]) -> str:
     text = plain(text)
     if "/" in text:
-        for pattern, by in _places(root_now()):
+        for pattern, by in _places(root):
             text = pattern.sub(by, text)
-    return redacted(text, secrets=_secrets())
+    return redacted(text, secrets=secrets)
+
+
+_short = functools.lru_cache(maxsize=1 << 12)(_cleaned)  # names, units and states are the same in each answer
 
 
 AROUND = 1 << 15

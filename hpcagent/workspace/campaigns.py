@@ -28,7 +28,6 @@ from hpcagent.model.base import read_json, read_toml
 from hpcagent.model.texts import as_name
 from hpcagent.runs.stopped import stop_run
 from hpcagent.shown import plain
-from hpcagent.sites.profiles import find_profile
 from hpcagent.store.files import make_folder, write_whole
 from hpcagent.store.journal import event_in
 from hpcagent.store.rundir import holder
@@ -108,7 +107,7 @@ class Campaigns(Simulations):
         with self._turn:
             with self.gate.recorded(caller, what="start"):
                 where = self.sites.known(site or self.rules.default_site)
-                self.sites.refuse_misfit(where, found.largest)
+                self.sites.refuse_misfit(where, self.sites.found(where), found.largest)
             asked = request_of(
                 found,
                 site=where,
@@ -223,7 +222,7 @@ class Campaigns(Simulations):
         folder = self._workdir(row)
         try:
             make_folder(folder)
-            profile = find_profile(self.sites.profile(row.site)).name
+            profile = self.sites.found(row.site).name
             let_through(folder, asked, workspace=self.folder.root, identity=row.id, profile=profile)
             if toml is None:  # of a new one it was written before it was let through
                 self._write_order(row.id, row.reference, None, changes)

@@ -16,7 +16,7 @@ from hpcagent.errors import BadInput, HpcAgentError
 from hpcagent.gate.rules import Caller
 from hpcagent.model.records import Manifest
 from hpcagent.shown import plain
-from hpcagent.sites.profiles import find_profile, list_profiles
+from hpcagent.sites.profiles import list_profiles
 from hpcagent.workspace.app_search import found_by
 from hpcagent.workspace.artifacts import size_of
 from hpcagent.workspace.catalyst_calls import CatalystCalls
@@ -246,7 +246,7 @@ class Core(CatalystCalls):
         sites = []
         for name in mine:
             try:
-                sites.append(site_line(name, find_profile(self.sites.profile(name)), self.rules))
+                sites.append(site_line(name, self.sites.found(name), self.rules))
             except BadInput as error:
                 sites.append({"name": name, "kind": "", "description": f"not usable: {error.message}"})
         return rules_words(self.rules, caller) | {"sites": sites}

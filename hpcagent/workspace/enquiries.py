@@ -233,7 +233,7 @@ class Enquiries(Campaigns):
             found, _, _, given = self._campaign_of(caller, campaign, changes)
             with self._turn:
                 where = self.sites.known(site or self.rules.default_site)
-            self.sites.refuse_misfit(where, found.largest)
+            self.sites.refuse_misfit(where, self.sites.found(where), found.largest)
             asked = request_of(
                 found,
                 site=where,

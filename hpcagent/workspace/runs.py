@@ -80,10 +80,11 @@ class Runs(Looking):
         params = params_of(found, params, settings or {}, data_only=data_only)
         found = as_asked(found, settings or {}, resources or {}, walltime_s)
         where = self.sites.known(site or self.rules.default_site, site_kind)
+        profile = self.sites.found(where)
         taken = [self._input(caller, found, i, one) for i, one in enumerate(inputs)]
         refuse_inputs(found, inputs)
         values = {name: self._file_of(caller, value, field=name) for name, value in params.items()}
-        self.sites.refuse_absent(where, found, values)
+        self.sites.refuse_absent(profile, found, values)
         upstream = tuple(str(one["manifest"]["execution_id"]) for one in taken)
         manifest = manifest_of(
             found,
@@ -94,7 +95,7 @@ class Runs(Looking):
             upstream=upstream,
             requested_by=caller.name,
         )
-        self.sites.refuse_misfit(where, manifest.resources)
+        self.sites.refuse_misfit(where, profile, manifest.resources)
         given = {name: str(value) for name, value in params.items() if values[name] != value}
         own = not is_ours(found) or bool(self.references.path_of(app))
         return found, manifest, self._asked_for(found, manifest, where, given=given, own=own, why=why), taken

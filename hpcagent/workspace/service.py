@@ -220,16 +220,20 @@ class Service:
         return self.core.answered.once(caller.name, key, do, args, functools.partial(_said_of, work))
 
     def _done(self, do: str, call: Callable[..., Any], caller: Caller, args: dict[str, Any]) -> dict[str, Any]:
-        if "timeout_s" in inspect.signature(call).parameters:
+        takes = _signature(call)
+        if "timeout_s" in takes.parameters:
             args["timeout_s"] = min(float(args.get("timeout_s", 0.0)), LONGEST_WAIT_S)
         try:
-            inspect.signature(call).bind(self.core, caller, **args)
+            takes.bind(self.core, caller, **args)
         except TypeError as error:
             raise BadInput(f"{do}: {plain(str(error))}.", value=sorted(args)) from None
         return {"ok": call(self.core, caller, **args)}
 
     def _may_end(self, caller: Caller) -> None:
         self.core.gate.require(caller, "manage")
+
+
+_signature = functools.cache(inspect.signature)  # of `CALLS`
 
 
 def _many_descriptors() -> None:

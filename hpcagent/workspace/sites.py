@@ -13,6 +13,7 @@ from hpcagent.gate.rules import Rules
 from hpcagent.model.contract import Resources
 from hpcagent.shown import plain
 from hpcagent.sites.limits import check, executor_for
+from hpcagent.sites.profile import Profile
 from hpcagent.sites.profiles import find_profile
 from hpcagent.workspace.app_store import STORED, AppStore, code_key
 from hpcagent.workspace.desk import Desk
@@ -92,13 +93,18 @@ class Sites:
         beside = self._folder.root / profile  # a file that is named relative to workspace.toml
         return str(beside) if beside.is_file() else profile
 
-    def refuse_absent(self, site: str, app: App, values: Mapping[str, Any]) -> None:
+    def found(self, site: str) -> Profile:
+        """The profile of a site, as its file says at this moment."""
+        return find_profile(self.profile(site))
+
+    @staticmethod
+    def refuse_absent(profile: Profile, app: App, values: Mapping[str, Any]) -> None:
         """Refuse a file that is not there, unless the site is another machine, which may have it.
 
         Raises:
             NotAllowed: Which parameter, and the path.
         """
-        if find_profile(self.profile(site)).remote:
+        if profile.remote:
             return
         for name in app.settings.get("reads", ()):
             value = values.get(name)
@@ -114,13 +120,13 @@ class Sites:
                     do="correct the path, or make the file, and ask again; nothing was run",
                 )
 
-    def refuse_misfit(self, site: str, resources: Resources) -> None:
+    @staticmethod
+    def refuse_misfit(site: str, profile: Profile, resources: Resources) -> None:
         """Refuse at once what no block of a site can ever hold.
 
         Raises:
             NotAllowed: What does not fit, with both numbers.
         """
-        profile = find_profile(self.profile(site))
         try:
             if not profile.batch and not profile.remote and resources.nodes > 1:
                 raise BadInput(f"a run of {resources.nodes} nodes does not fit: {site} is one node.")
