@@ -57,6 +57,8 @@ READS = frozenset(
         "estimate",
         "estimate_campaign",
         "estimate_catalyst",
+        "estimate_extension",
+        "estimate_repeat",
         "fetch",
         "get_answer",
         "get_tool",

@@ -274,8 +274,6 @@ class Campaigns(Simulations):
         """
         with self._turn, self.gate.recorded(caller, what=f"extend {identity}"):
             self.gate.require(caller, "run")
-            if data_only:
-                check_changes(changes or {})
             row = self._campaign(caller, identity)
             if self.answered.earlier is not None:
                 return self._once_begun(row, at_once=at_once)
@@ -283,28 +281,7 @@ class Campaigns(Simulations):
             goes = identity in self._beginning or holder(folder)[0]
             if goes and not (folder / "events.jsonl").exists():
                 raise _goes_on(identity)
-            try:
-                campaign = load_run(folder, changes=changes)
-                check_options(campaign)
-                if data_only:
-                    check_values(campaign, known=load_run(folder).fixed)
-            except NotAllowed:
-                raise
-            except BadInput as error:
-                raise NotAllowed("contract", error.message, do="correct it and ask again") from None
-            price = self.rules.price(row.site)
-            whole = request_of(
-                campaign,
-                site=row.site,
-                own=brings_code(campaign),
-                sandbox=sandbox_of(campaign.app),
-                price=price,
-                why=why,
-                given=row.request.get("given"),
-            )
-            rest = None if whole.node_hours is None else max(0.0, whole.node_hours - row.settled)
-            usd = None if price is None or rest is None else price * rest
-            asked = whole.model_copy(update={"node_hours": rest, "usd": usd})
+            whole, asked = self._extension(row, changes or {}, why=why, data_only=data_only)
             if not row.over and Request.model_validate(row.request).digest == asked.digest:
                 # Asked for once more, as after a lost answer: it was let through, and needs no other approval.
                 if goes:
@@ -327,6 +304,76 @@ class Campaigns(Simulations):
             if at_once:
                 return self._soon(row, whole, None, changes or {})
         return self._in_the_background(row, whole, toml=None, changes=changes or {})
+
+    def estimate_extension(
+        self,
+        caller: Caller,
+        identity: str,
+        *,
+        changes: Mapping[str, Any] | None = None,
+        data_only: bool = False,
+    ) -> dict[str, Any]:
+        """What going on with a campaign would take on top, and what the gate would say; nothing is run.
+
+        Args:
+            identity: The campaign.
+            changes: As of `extend`.
+            data_only: As of `extend`.
+
+        Returns:
+            `app`, `site`, `runs` (of the whole campaign), `node_hours_at_most`, `usd_at_most`, `approval`,
+            `refused`.
+
+        Raises:
+            NotAllowed: A change is not allowed.
+        """
+        with self._turn:
+            row = self._campaign(caller, identity)
+            _, asked = self._extension(row, changes or {}, data_only=data_only)
+            refused = self.gate.refusal(asked, caller)
+            return {
+                "app": asked.app,
+                "site": asked.site,
+                "runs": asked.runs,
+                "node_hours_at_most": asked.node_hours,
+                "usd_at_most": asked.usd,
+                "approval": self.rules.approval_for(asked, caller),
+                "refused": None if refused is None else refused.plain(),
+            }
+
+    def _extension(
+        self, row: Row, changes: Mapping[str, Any], *, why: str = "", data_only: bool = False
+    ) -> tuple[Request, Request]:
+        """What the gate is asked for a campaign with these changes: as a whole, and for what it is to take on top.
+
+        Raises:
+            NotAllowed: A change is not allowed.
+        """
+        if data_only:
+            check_changes(changes)
+        folder = self._workdir(row)
+        try:
+            campaign = load_run(folder, changes=changes)
+            check_options(campaign)
+            if data_only:
+                check_values(campaign, known=load_run(folder).fixed)
+        except NotAllowed:
+            raise
+        except BadInput as error:
+            raise NotAllowed("contract", error.message, do="correct it and ask again") from None
+        price = self.rules.price(row.site)
+        whole = request_of(
+            campaign,
+            site=row.site,
+            own=brings_code(campaign),
+            sandbox=sandbox_of(campaign.app),
+            price=price,
+            why=why,
+            given=row.request.get("given"),
+        )
+        rest = None if whole.node_hours is None else max(0.0, whole.node_hours - row.settled)
+        usd = None if price is None or rest is None else price * rest
+        return whole, whole.model_copy(update={"node_hours": rest, "usd": usd})
 
     def _soon(
         self,

@@ -285,6 +285,19 @@ class Workspace(ToolCalls, AddedCalls):
         more = {"other_version": other_version, "why": why, "data_only": data_only}
         return self._one("repeat", changes=several, identity=identity, **more)
 
+    def estimate_repeat(
+        self,
+        changes: str | Sequence[str],
+        identity: str = "",
+        *,
+        other_version: bool = False,
+        data_only: bool = False,
+    ) -> Answer:
+        """What `repeat` with these arguments would take, as `estimate` says it; nothing is run."""
+        several = [changes] if isinstance(changes, str) else list(changes)
+        more = {"other_version": other_version, "data_only": data_only}
+        return self._one("estimate_repeat", changes=several, identity=identity, **more)
+
     def simulation_run(
         self,
         name: str = "default_simulation",
@@ -583,6 +596,21 @@ class Workspace(ToolCalls, AddedCalls):
         """
         more = {"changes": dict(changes or {}), "why": why, "data_only": data_only, "at_once": at_once}
         return self._one("extend", identity=identity, **more)
+
+    def estimate_extension(
+        self, identity: str, changes: Mapping[str, Any] | None = None, *, data_only: bool = False
+    ) -> Answer:
+        """What `extend` with these changes would take on top of what was taken; nothing is run.
+
+        Returns:
+            `app`, `site`, `runs` (of the whole campaign), `node_hours_at_most` and `usd_at_most` of what is on top
+            (None: nothing bounds it), `approval` (why a person has to say yes), `refused` (why it would be).
+
+        Raises:
+            NotAllowed: A change is not allowed.
+        """
+        more = {"changes": dict(changes or {}), "data_only": data_only}
+        return self._one("estimate_extension", identity=identity, **more)
 
     def stop(self, identity: str, *, at_once: bool = False) -> Answer:
         """Stop a campaign; what has finished is kept.

@@ -13,7 +13,7 @@ from hpcagent.campaign.asked import request_of
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.recorded import Snapshot, snapshot
 from hpcagent.campaign.sweep_runs import PlannedRuns
-from hpcagent.contexts.calls import again
+from hpcagent.contexts.calls import NewCall, again
 from hpcagent.contexts.document import Call, Document
 from hpcagent.errors import BadInput, HpcAgentError, NotThere, StoreFull
 from hpcagent.gate.not_allowed import NotAllowed
@@ -302,46 +302,13 @@ class Enquiries(Campaigns):
         """
         earlier = self.answered.earlier
         identity = identity if earlier is None else earlier["since"]  # since then another run is the newest
-        with self._turn:
-            row = self._row(caller, identity) if identity else self._newest_run(caller)
-        if row.kind != "run":
-            raise BadInput(f"{row.id} is a campaign; a single run is repeated.", value=row.id)
-        manifest = Manifest.model_validate(row.manifest)
-        with self.gate.recorded(caller, what=f"repeat {row.id}"):
-            app = self.references.app(row.reference)
-            units = {p.name: p.unit for p in app.contract.space.parameters}
-            call = Call(row.id, manifest.app, manifest.app_version, row.params, units)
-            document = Document("run", 1, row.asked_at, {}, {}, (), (), (call,))
-            try:
-                new = again(document, list(changes), lambda _: app, other_version=other_version)
-            except BadInput as error:
-                said = "; ".join(map(str, changes))
-                raise NotAllowed(
-                    "contract", error.message, field="changes", value=said, do="correct it and ask again"
-                ) from None
-            if data_only:
-                changed = {n: v for n, v in new.params.items() if row.params.get(n) != v}
-                check_only_data(app, changed, {})
-        asked, own = manifest.resources, app.manifest(new.params).resources
-        differ = {
-            name: value
-            for name, value in asked.model_dump(mode="json").items()
-            if value != own.model_dump(mode="json").get(name)
-        }
+        with self.gate.recorded(caller, what=f"repeat {identity or 'the newest run'}"):
+            row, new, more = self._repetition(
+                caller, changes, identity, other_version=other_version, data_only=data_only
+            )
         self.answered.also(since=row.id)
-        begun = self.run(
-            caller,
-            row.reference,
-            new.params,
-            site=row.site,
-            seed=manifest.seed,
-            replicate=manifest.replicate,
-            inputs=row.inputs,
-            settings=row.settings or None,
-            resources=differ or None,
-            label=row.label,
-            why=why or f"{row.id} with {', '.join(new.changes)}",
-        )
+        why = why or f"{row.id} with {', '.join(new.changes)}"
+        begun = self.run(caller, row.reference, new.params, label=row.label, why=why, **more)
         return begun | {
             "since": row.id,
             "app": new.app,
@@ -351,6 +318,67 @@ class Enquiries(Campaigns):
             "changes": list(new.changes),
             "notes": list(new.notes),
         }
+
+    def estimate_repeat(
+        self,
+        caller: Caller,
+        *,
+        changes: Sequence[str],
+        identity: str = "",
+        other_version: bool = False,
+        data_only: bool = False,
+    ) -> dict[str, Any]:
+        """What `repeat` with these arguments would take, as `estimate` says it; nothing is run.
+
+        Raises:
+            NotAllowed: A change is wrong.
+        """
+        row, new, more = self._repetition(
+            caller, changes, identity, other_version=other_version, data_only=data_only
+        )
+        return self.estimate(caller, row.reference, new.params, **more)
+
+    def _repetition(
+        self, caller: Caller, changes: Sequence[str], identity: str, *, other_version: bool, data_only: bool
+    ) -> tuple[Row, NewCall, dict[str, Any]]:
+        """An earlier run, the call with something changed, and what else of it `run` takes."""
+        with self._turn:
+            row = self._row(caller, identity) if identity else self._newest_run(caller)
+        if row.kind != "run":
+            raise BadInput(f"{row.id} is a campaign; a single run is repeated.", value=row.id)
+        manifest = Manifest.model_validate(row.manifest)
+        app = self.references.app(row.reference)
+        units = {p.name: p.unit for p in app.contract.space.parameters}
+        call = Call(row.id, manifest.app, manifest.app_version, row.params, units)
+        document = Document("run", 1, row.asked_at, {}, {}, (), (), (call,))
+        try:
+            new = again(document, list(changes), lambda _: app, other_version=other_version)
+        except BadInput as error:
+            said = "; ".join(map(str, changes))
+            raise NotAllowed(
+                "contract", error.message, field="changes", value=said, do="correct it and ask again"
+            ) from None
+        if data_only:
+            changed = {n: v for n, v in new.params.items() if row.params.get(n) != v}
+            check_only_data(app, changed, {})
+        asked, own = manifest.resources, app.manifest(new.params).resources
+        differ = {
+            name: value
+            for name, value in asked.model_dump(mode="json").items()
+            if value != own.model_dump(mode="json").get(name)
+        }
+        return (
+            row,
+            new,
+            {
+                "site": row.site,
+                "seed": manifest.seed,
+                "replicate": manifest.replicate,
+                "inputs": row.inputs,
+                "settings": row.settings or None,
+                "resources": differ or None,
+            },
+        )
 
     def _newest_run(self, caller: Caller) -> Row:
         mine = (self.rows[identity] for identity in reversed(self._newest))

@@ -77,6 +77,8 @@ CALLS: dict[str, Callable[..., Any]] = {
     "ask_later": Core.ask_later,
     "get_answer": Core.get_answer,
     "estimate_campaign": Core.estimate_campaign,
+    "estimate_extension": Core.estimate_extension,
+    "estimate_repeat": Core.estimate_repeat,
     "repeat": Core.repeat,
     "catalyst": Core.catalyst,
     "estimate_catalyst": Core.estimate_catalyst,

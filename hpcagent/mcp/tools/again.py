@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from hpcagent.mcp.callers import Caller
-from hpcagent.mcp.serving import tool
+from hpcagent.mcp.serving import Price, tool
 from hpcagent.mcp.tools.runs import Handle, Why, handle_of
 
 __all__ = ["repeat_run"]
@@ -25,7 +26,18 @@ class Repeated(Handle):
     notes: list[str]
 
 
-@tool("The same run with something changed", scope="runs:write", read_only=False, idempotent=False, asks=True)
+def _price(caller: Caller, *, changes: list[str], run_id: str, other_version: bool, why: str) -> Mapping[str, Any]:
+    return caller.workspace.estimate_repeat(changes, run_id, other_version=other_version, data_only=True)
+
+
+@tool(
+    "The same run with something changed",
+    scope="runs:write",
+    read_only=False,
+    idempotent=False,
+    asks=True,
+    price=Price(_price, "use run_job with walltime_s"),
+)
 def repeat_run(
     caller: Caller,
     changes: Annotated[

@@ -207,7 +207,23 @@ def get_campaign(caller: Caller, campaign_id: CampaignId) -> CampaignStatus:
     return CampaignStatus(campaign_id=found.pop("id"), **found)
 
 
-@tool("Go on with a campaign", scope="runs:write", read_only=False, idempotent=False, asks=True)
+BOUND_OF_CAMPAIGN = 'give changes = {"until.node_hours": ...}'
+
+
+def _price_of_extension(
+    caller: Caller, *, campaign_id: str, changes: dict[str, Any], why: str
+) -> Mapping[str, Any]:
+    return caller.workspace.estimate_extension(campaign_id, changes, data_only=True)
+
+
+@tool(
+    "Go on with a campaign",
+    scope="runs:write",
+    read_only=False,
+    idempotent=False,
+    asks=True,
+    price=Price(_price_of_extension, BOUND_OF_CAMPAIGN),
+)
 def extend_campaign(
     caller: Caller,
     campaign_id: CampaignId,

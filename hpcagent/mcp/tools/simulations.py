@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from hpcagent.mcp.callers import Caller
-from hpcagent.mcp.serving import Answer, tool
+from hpcagent.mcp.serving import Answer, Price, tool
 
 __all__ = ["simulation_get_results", "simulation_run"]
 
@@ -34,7 +35,20 @@ class Simulation(Answer):
     error: str | None = Field(default=None, description="Why it has failed.")
 
 
-@tool("Start the simple simulation", scope="runs:write", read_only=False, idempotent=False, asks=True)
+def _price(
+    caller: Caller, *, name: str, max_steps: int, seed: int | None, params: dict[str, float]
+) -> Mapping[str, Any]:
+    return caller.workspace.estimate("oscillator", {**params, "max_steps": max_steps}, seed=seed or 0)
+
+
+@tool(
+    "Start the simple simulation",
+    scope="runs:write",
+    read_only=False,
+    idempotent=False,
+    asks=True,
+    price=Price(_price, "use run_job with the kind oscillator and walltime_s"),
+)
 def simulation_run(
     caller: Caller,
     name: Name = "default_simulation",

@@ -22,6 +22,13 @@ from tests.unit.agents.conftest import RULES, Script, call
 NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
 SYNTHETIC = {"kind": "synthetic", "params": {"timestep": 0.0015, "skin": 2.0}}
 
+TOML = """name = "valley"
+app = "synthetic"
+objective = {minimize = "value"}
+until = {max_runs = 3}
+policy = "random"
+"""
+
 
 def run_and_report(seen):
     return f"value {seen.data()['metrics']['value']!r} by run {seen.data()['run_id']}"
@@ -392,13 +399,41 @@ def test_a_computation_of_a_catalyst_is_priced_with_its_walltime(supervisor, wor
     assert refused_by_a_budget(supervisor, "run_dft", 0.1, **asked, walltime_s=60) == ""
 
 
-def test_what_has_no_price_is_refused_under_a_budget(supervisor, workspace):
-    script = Script(
-        supervisor=[call("delegate", agent="runner", task="repeat it"), "No."],
-        runner=[call("repeat_run", changes=["x +0.1"]), "no"],
-    )
-    reply = supervisor(script, limits=Limits(node_hours=0.5)).ask("repeat it")
-    assert "not known before it runs" in reply.calls[0].refused
+def test_what_has_no_price_is_refused_under_a_budget(workspace):
+    tool = replace(app_tool("synthetic", workspace._call("describe", app="synthetic")), price=None)
+    _, refused = TurnNow(Caller("", ALL_SCOPES, workspace), Budget(0.5))._call("ann", tool, {"x": 0.5})
+    assert "not known before it runs" in refused.refused and workspace.list()["runs"] == []
+
+
+def test_a_repeated_run_is_priced_as_the_run_that_it_is(supervisor, workspace):
+    run = workspace.run("synthetic", {"x": 0.3, "y": 0.2}, walltime_s=36)
+    assert workspace.wait(run["id"], 60)["state"] == "completed"
+    other = {"changes": ["x +0.1"], "run_id": run["id"]}
+    assert "may take 0.009 node-hours" in refused_by_a_budget(supervisor, "repeat_run", 0.009, **other)
+    same = {"changes": ["x=0.3"], "run_id": run["id"]}
+    assert refused_by_a_budget(supervisor, "repeat_run", 0.0, **same) == ""  # known
+    assert [one["id"] for one in workspace.list()["runs"]] == [run["id"]]
+    assert refused_by_a_budget(supervisor, "repeat_run", 0.011, **other) == ""
+    assert len(workspace.list()["runs"]) == 2
+
+
+def test_a_campaign_that_goes_on_is_priced_with_what_it_takes_on_top(supervisor, workspace):
+    begun = workspace.start(TOML, data_only=True)
+    assert workspace.wait(begun["id"], 120)["state"] == "completed"
+    more = {"campaign_id": begun["id"], "changes": {"until.max_runs": 6}}
+    assert "nothing bounds" in refused_by_a_budget(supervisor, "extend_campaign", 0.5, **more)
+    more["changes"]["until.node_hours"] = 0.2
+    assert "may take 0.1 node-hours" in refused_by_a_budget(supervisor, "extend_campaign", 0.1, **more)
+    assert workspace.status(begun["id"])["state"] == "completed"
+    assert refused_by_a_budget(supervisor, "extend_campaign", 0.2, **more) == ""
+    assert workspace.wait(begun["id"], 120)["state"] == "completed"
+    assert workspace.campaign(begun["id"])["runs"]["done"] == 6
+
+
+def test_a_simulation_of_which_nothing_bounds_the_time_is_refused_with_what_bounds_it(supervisor, workspace):
+    refused = refused_by_a_budget(supervisor, "simulation_run", 0.5, max_steps=10, params={"mass": 20.0})
+    assert "nothing bounds" in refused and "run_job with the kind oscillator and walltime_s" in refused
+    assert workspace.list()["runs"] == []
 
 
 def test_an_event_that_a_trigger_waits_for_is_refused_under_a_budget(supervisor, workspace):
