@@ -35,7 +35,7 @@ WHAT = {
     "added-apps": "apps that were added, in whatever state",
     "describe": "APP: its parameters and metrics",
     "remove-app": "APP: remove one that was added",
-    "files": "RUN: its files",
+    "files": "RUN [FOLDER]: its files, or those in a folder of it (of a campaign's run: work/EXECUTION_ID)",
     "fetch": "RUN PATH [TO]: a file of a run",
     "approvals": "what waits for a person, and what was decided",
     "approve": "APPROVAL: grant it",
@@ -198,12 +198,14 @@ def _done(
         to = Path(rest[1] if len(rest) > 1 else Path(rest[0]).name)
         there.fetch(first, rest[0], to)
         return {"path": str(to)}
+    if what == "files":
+        return there.artifacts(first, below=rest[0].rstrip("/") if rest else "")
     if what == "describe":
         return there.describe(first)
     calls = {"approve": "grant", "deny": "deny"}
     if what in calls:
         return getattr(there, calls[what])(first, why)
-    return getattr(there, {"files": "artifacts", "remove-app": "remove_app"}.get(what, what))(first)
+    return getattr(there, "remove_app" if what == "remove-app" else what)(first)
 
 
 def _waited(there: Workspace, begun: dict[str, Any]) -> Any:

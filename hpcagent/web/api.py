@@ -67,6 +67,7 @@ def routes(workspace: Workspace, feed: Feed, chat: Chat) -> list[Route]:
         get("campaign/{id}", api.campaign),
         get("campaign/{id}/runs", api.campaign_runs),
         get("campaign/{id}/run/{run}", api.campaign_run),
+        get("campaign/{id}/run/{run}/files", api.files),
         get("answer/{handle}", api.answer),
         get("apps", api.apps),
         get("apps/{app}", api.app),
@@ -168,7 +169,7 @@ class _Api:
         return {p.name: p.unit for p in contract.space.parameters}
 
     def files(self, at: Mapping[str, str], query: Mapping[str, str]) -> Any:
-        found = self._ws.artifacts(at["id"])
+        found = self._ws.artifacts(at["id"], below=f"work/{at['run']}" if "run" in at else "")
         return clean({"files": found[:MOST_FILES], "more": max(0, len(found) - MOST_FILES)})
 
     def file(self, at: Mapping[str, str], query: Mapping[str, str]) -> Any:

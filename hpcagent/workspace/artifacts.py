@@ -19,10 +19,23 @@ TAIL_BYTES = 1 << 16
 LOGS = ("log.lammps", "output.txt", "stderr.txt", "stdout.txt")
 
 
-def list_files(folder: Path) -> list[dict[str, Any]]:
-    """Regular files below a folder: path, bytes; the first ten thousand by name."""
+def list_files(folder: Path, below: str = "") -> list[dict[str, Any]]:
+    """Regular files below a folder: path, bytes; the first ten thousand by name.
+
+    Args:
+        folder: The folder.
+        below: Only those in this folder of it, e.g. `work/EXECUTION_ID` of a campaign; none where it is not there.
+
+    Raises:
+        BadInput: `below` leads elsewhere.
+    """
     found: list[dict[str, Any]] = []
-    for where, folders, files in os.walk(folder, followlinks=False):
+    begin = folder
+    for part in _parts(below) if below else ():
+        begin = begin / part
+        if begin.is_symlink():
+            return found
+    for where, folders, files in os.walk(begin, followlinks=False):
         folders.sort()
         for name in sorted(files):
             try:
@@ -43,19 +56,7 @@ def opened(folder: Path, path: str) -> int:
     Raises:
         BadInput: The path leads elsewhere, or there is no such file.
     """
-    parts = path.split("/")
-    if (
-        not path
-        or path.startswith("/")
-        or any(part in ("", ".", "..") for part in parts)
-        or not path.isprintable()
-        or "\\" in path
-    ):
-        raise BadInput(
-            f"{in_brief(path)} is no path of a file of this run: it is relative to the run's folder, without "
-            "`..`, backslashes and control characters.",
-            value=path,
-        )
+    parts = _parts(path)
     here = -1
     try:
         here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -82,6 +83,22 @@ def opened(folder: Path, path: str) -> int:
         os.close(file)
         raise BadInput(f"{in_brief(path)} is another user's file with several names; it is not read.", value=path)
     return file
+
+
+def _parts(path: str) -> list[str]:
+    """The names in a path below a run's folder.
+
+    Raises:
+        BadInput: It leads elsewhere.
+    """
+    parts = path.split("/")
+    if any(part in ("", ".", "..") for part in parts) or not path.isprintable() or "\\" in path:
+        raise BadInput(
+            f"{in_brief(path)} is no path of a file of this run: it is relative to the run's folder, without "
+            "`..`, backslashes and control characters.",
+            value=path,
+        )
+    return parts
 
 
 def read_piece(folder: Path, path: str, offset: int, length: int) -> dict[str, Any]:

@@ -216,9 +216,17 @@ class Workspace(ToolCalls, AddedCalls):
         """Keep a run from being done, or end it."""
         return self._one("cancel", identity=identity)
 
-    def artifacts(self, identity: str) -> Any:
-        """Files of a run: `path`, `bytes`."""
-        return self._call("artifacts", identity=identity)
+    def artifacts(self, identity: str, *, below: str = "") -> Any:
+        """Files of a run or campaign: `path`, `bytes`; the first ten thousand by name.
+
+        Args:
+            identity: The run or campaign.
+            below: Only those in this folder: a campaign's run has its in `work/EXECUTION_ID`.
+
+        Raises:
+            BadInput: There is no such run, or `below` leads elsewhere.
+        """
+        return self._call("artifacts", identity=identity, below=below)
 
     def fetch(self, identity: str, path: str, to: str | Path | None = None) -> bytes | Path:
         """A file of a run, as bytes, or written to `to`.

@@ -43,9 +43,19 @@ def folder_and_path(folder: Path, result: Mapping[str, Any], path: str) -> tuple
     return folder.parent / identity, inside
 
 
-def all_files(folder: Path, result: Mapping[str, Any]) -> list[dict[str, Any]]:
+def all_files(folder: Path, result: Mapping[str, Any], below: str = "") -> list[dict[str, Any]]:
     """Files of a run, and those of its inner runs behind them; as `list_files`."""
-    found = list_files(folder)
+    first, _, rest = below.partition("/")
+    if first == INNER and result.get("parts"):
+        identity, _, inside = rest.partition("/")
+        at = f"{INNER}/{identity}"
+        if identity not in _inner_ids(folder.parent, result):
+            return []
+        inner = list_files(folder.parent / identity, inside)
+        return [{"path": f"{at}/{one['path']}", "bytes": one["bytes"]} for one in inner]
+    found = list_files(folder, below)
+    if below:
+        return found
     for identity in _inner_ids(folder.parent, result):
         if len(found) >= MOST_FILES:
             break

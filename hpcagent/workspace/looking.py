@@ -102,11 +102,20 @@ class Looking(Sending):
                 found.append(row.brief())
             return {"runs": found, "after": found[-1]["id"] if more else None}
 
-    def artifacts(self, caller: Caller, identity: str) -> list[dict[str, Any]]:
-        """Files of a run: path, size in bytes; of a chain's inner runs as `inner/EXECUTION_ID/PATH`."""
+    def artifacts(self, caller: Caller, identity: str, *, below: str = "") -> list[dict[str, Any]]:
+        """Files of a run: path, size in bytes; of a chain's inner runs as `inner/EXECUTION_ID/PATH`.
+
+        Args:
+            caller: Who asks.
+            identity: The run or campaign.
+            below: Only those in this folder: a campaign's run has its in `work/EXECUTION_ID`.
+
+        Raises:
+            BadInput: There is no such run, or `below` leads elsewhere.
+        """
         with self._turn:
             row = self._row_or_work(caller, identity)
-        return all_files(self._workdir(row), row.result or {})
+        return all_files(self._workdir(row), row.result or {}, below)
 
     def fetch(
         self, caller: Caller, identity: str, path: str, *, offset: int = 0, length: int = 1 << 20

@@ -424,9 +424,19 @@ class RunList(Answer):
 
 
 @tool("Files of a run")
-def list_artifacts(caller: Caller, run_id: RunId) -> Files:
+def list_artifacts(
+    caller: Caller,
+    run_id: RunId,
+    below: Annotated[
+        str,
+        Field(
+            description="Only those in this folder: a campaign's run has its in work/EXECUTION_ID.",
+            max_length=1000,
+        ),
+    ] = "",
+) -> Files:
     """Files of a run: path, and size in bytes; those of a chain's inner runs are inner/EXECUTION_ID/PATH."""
-    return Files(files=caller.workspace.artifacts(run_id))
+    return Files(files=caller.workspace.artifacts(run_id, below=below))
 
 
 class Files(Answer):

@@ -45,13 +45,15 @@ function log(found) {
 }
 
 // Files of a run. What is shown of each is what another run takes as a file: artifact:RUN/PATH.
-async function files(mine, place, run) {
+// A campaign's run has its files in a folder of the campaign.
+async function files(mine, place, run, inner) {
   try {
-    const found = await get(`run/${encodeURIComponent(run)}/files`);
+    const of = inner === undefined ? `run/${encodeURIComponent(run)}` : `campaign/${encodeURIComponent(run)}/run/${encodeURIComponent(inner)}`;
+    const found = await get(`${of}/files`);
     if (mine.ended) return;
-    fill(place, h("summary", {}, `Files (${num(found.files.length + found.more)})`), h("p", { class: "soft small" }, "A parameter of another run that is a file takes one of these texts."),
+    fill(place, h("summary", {}, `Files (${num(found.files.length + found.more)})`), h("p", { class: "soft small" }, inner !== undefined && !found.files.length ? "It has written none: its numbers are in the campaign's record." : `A parameter of another run that is a file takes one of these texts, once this ${inner === undefined ? "run" : "campaign"} has ended.`),
       h("ul", { class: "files" }, found.files.map((f) => h("li", {}, h("code", {}, `artifact:${run}/${f.path}`), h("span", { class: "soft small" }, ` ${bytes(f.bytes)} `), copy(`artifact:${run}/${f.path}`)))),
-      found.more > 0 && h("p", { class: "soft small" }, `and ${num(found.more)} more: hpcagent workspace files ${run}`));
+      found.more > 0 && h("p", { class: "soft small" }, `and ${num(found.more)} more: hpcagent workspace files ${run}${inner === undefined ? "" : ` work/${inner}`}`));
   } catch (error) {
     fill(place, h("summary", {}, "Files"), h("p", { class: "error" }, error.message));
   }
@@ -88,7 +90,7 @@ export async function showCampaignRun(campaign, row, about) {
   fill(mine.body, failure(found.failure), Object.keys(found.metrics).length > 0 && metrics(found), point(own, about.fixed_units), why,
     facts([["Role", `${found.role}, batch ${found.batch}`], ["Where", [found.site, found.host].filter(Boolean).join(", on ")], ...(cost(found.cost) ?? []), ["Ended", when(found.ended_at)], ["Execution id", h("code", {}, found.id)]]),
     found.notes?.length > 0 && h("section", {}, h("h3", {}, "Notes"), h("ul", {}, found.notes.map((n) => h("li", {}, n)))),
-    Object.keys(rest).length > 0 && h("details", {}, h("summary", {}, "Parameters that are not varied"), point(rest, about.fixed_units)), log(found));
+    Object.keys(rest).length > 0 && h("details", {}, h("summary", {}, "Parameters that are not varied"), point(rest, about.fixed_units)), log(found), kept(mine, campaign, row.id));
   try {
     let said = await post(`campaign/${encodeURIComponent(campaign)}/explain`, { run: row.index });
     while (said.state === "running" && !mine.ended) said = await get(`answer/${encodeURIComponent(said.handle)}`);
@@ -100,10 +102,15 @@ export async function showCampaignRun(campaign, row, about) {
   }
 }
 
+function kept(mine, run, inner) {
+  const place = h("details", { id: "files", ontoggle: () => { if (place.open) files(mine, place, run, inner); } }, h("summary", {}, "Files"));
+  return place;
+}
+
 // A single run of the workspace.
 export async function showRun(row, store) {
   const mine = sheet(row.label || row.app, row.state);
-  const kept = h("details", { id: "files", ontoggle: () => { if (kept.open) files(mine, kept, row.id); } }, h("summary", {}, "Files"));
+  const list = kept(mine, row.id);
   const show = async () => {
     let found;
     try {
@@ -124,7 +131,7 @@ export async function showRun(row, store) {
       failure(found.failure), Object.keys(found.metrics).length > 0 && metrics(found), point(found.params, found.param_units),
       facts([["App", `${found.app} ${found.version}`], ["Site", found.site], ["Asked by", found.owner], ["Asked", when(found.asked_at)], ["Ended", found.ended_at ? when(found.ended_at) : null], ...(cost(found.cost) ?? []), ["Expected node-hours", num(found.estimated_node_hours)], ["Node", c.node], ["CPU use", c.cpu_use_percent == null ? null : `${num(c.cpu_use_percent, 3)} %`], ["Memory at most", c.max_rss_bytes ? bytes(c.max_rss_bytes) : null], ["Approval", found.approval], ["Run", h("code", {}, found.id)]]),
       c.jobs?.length > 0 && h("section", {}, h("h3", {}, "Jobs of its site meanwhile"), h("ul", {}, c.jobs.map((j) => h("li", {}, `${j.scheduler} ${j.job_id ?? ""}: ${j.state}${j.nodes ? `, ${j.nodes} node(s)` : ""}`)))),
-      found.notes?.length > 0 && h("section", {}, h("h3", {}, "Notes"), h("ul", {}, found.notes.map((n) => h("li", {}, n)))), log(found), kept, said, going && store.may("run") && cancel);
+      found.notes?.length > 0 && h("section", {}, h("h3", {}, "Notes"), h("ul", {}, found.notes.map((n) => h("li", {}, n)))), log(found), list, said, going && store.may("run") && cancel);
   };
   await show();
   const leave = store.listen((kinds) => {

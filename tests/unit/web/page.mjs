@@ -142,6 +142,16 @@ const scenarios = {
     await until(page, () => /by the models of|best of \d/.test(document.querySelectorAll(".part-tiles .tile")[1]?.textContent ?? "") && !/worked out/.test(document.querySelector(".part-tiles").textContent));
     found.best = await page.$$eval(".part-tiles .tile", (all) => all[1].textContent);
     await page.screenshot({ path: `${given.shots}/best.png` });
+    await page.click(`.part-table .row[data-id="${given.inner}"]`);
+    await page.waitForSelector("dialog.sheet #files summary");
+    await page.click("dialog.sheet #files summary");
+    await page.waitForSelector("dialog.sheet #files li");
+    found.inner = await page.$$eval("dialog.sheet #files code", (all) => all.map((el) => el.textContent));
+    found.inner_axe = await violations(page);
+    await page.$eval("#files", (el) => el.scrollIntoView());
+    await page.screenshot({ path: `${given.shots}/files_of_campaign.png` });
+    await page.keyboard.press("Escape");
+    await until(page, () => !document.querySelector("dialog.sheet"));
     await go(page, "#/runs");
     await page.waitForSelector(`.table .row[data-id="${given.run}"]`);
     await page.click(`.table .row[data-id="${given.run}"]`);

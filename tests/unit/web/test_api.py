@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from pathlib import Path
 
 import hpcagent as ha
 from hpcagent.workspace.client import Workspace
@@ -73,7 +74,12 @@ CAMPAIGN = {
 }
 
 
-def test_a_campaign_is_estimated_started_followed_explained_and_extended(page):
+def written(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_a_campaign_is_estimated_started_followed_explained_and_extended(page, workspace):
     estimate = page.post("campaigns/estimate", CAMPAIGN)
     assert (estimate["runs"], estimate["refused"]) == (8, None)
     begun = page.post("campaigns", CAMPAIGN)
@@ -86,6 +92,12 @@ def test_a_campaign_is_estimated_started_followed_explained_and_extended(page):
     run = page.get(f"{path}/run/{table['runs']['id'][0]}")
     assert run["params"]["x"] == table["runs"]["params"]["x"][0]
     assert page.client.get(f"/api/{path}/run/nothing").status_code == 404
+    inside = f"work/{run['id']}"
+    assert page.get(f"{path}/run/{run['id']}/files") == {"files": [], "more": 0}  # it has written none
+    folder = Path(workspace.status(begun["id"])["workdir"])
+    written(folder / inside / "log.lammps", "Step 1")
+    written(folder / f"work/{table['runs']['id'][1]}/other", "x")
+    assert page.get(f"{path}/run/{run['id']}/files")["files"] == [{"path": f"{inside}/log.lammps", "bytes": 6}]
     why = page.post(f"{path}/explain", {"run": 2})
     why = page.until(f"answer/{why['handle']}", lambda a: a["state"] != "running")
     assert why["answer"]["why"]

@@ -191,8 +191,13 @@ def test_a_start_has_own_tools_first_a_run_its_files_and_the_best_point_its_kind
     run = workspace.run("kinetic_energy", {"mass": 2.0, "speed": 4.0})["id"]
     workspace.wait(run, 60)
     identity = campaign(workspace)
-    found = browse(page, "details", run=run, campaign=identity)
-    assert found["wrong"] == [] and found["axe"] == []
+    inner = workspace.campaign_runs(identity)["runs"]["id"][0]
+    folder = Path(workspace.status(identity)["workdir"]) / "work" / inner
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "log.lammps").write_text("Step 1")
+    found = browse(page, "details", run=run, campaign=identity, inner=inner)
+    assert found["wrong"] == [] and found["axe"] == found["inner_axe"] == []
+    assert found["inner"] == [f"artifact:{identity}/work/{inner}/log.lammps"]
     assert (found["ids"], found["label"]) == (1, "SELECT")
     (tools, own), (apps, others) = found["groups"]
     assert (tools, own, apps) == ("Tools of this workspace", ["kinetic_energy"], "Apps")

@@ -326,6 +326,9 @@ def test_a_file_of_an_inner_run_is_registered_by_the_path_that_fetch_reads(core)
     chain.result = {**chain.result, "parts": [{"execution_id": part}]}
     path = f"inner/{part}/{inner['artifacts']['writer']}"
     assert base64.b64decode(core.fetch(by(core, "ada"), outer, path)["data"]).decode() == HALF
+    here = core.artifacts(by(core, "ada"), outer, below=f"inner/{part}")
+    assert path in [one["path"] for one in here] and all(one["path"].startswith(f"inner/{part}/") for one in here)
+    assert core.artifacts(by(core, "ada"), outer, below="inner/other") == []
     (card,) = core.register_tool(by(core, "ada"), file=f"artifact:{outer}/{path}")["tools"]
     assert card["name"] == "half"
 

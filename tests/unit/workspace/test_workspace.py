@@ -238,6 +238,11 @@ def test_files_of_a_run_are_read_below_its_folder_only(core):
         with pytest.raises(BadInput, match="offset is 0 or more"):
             core.fetch(me(core), run, "sub/data", offset=offset, length=length)
     assert {f["path"] for f in core.artifacts(me(core), run)} == {"manifest.json", "result.json", "sub/data"}
+    assert [f["path"] for f in core.artifacts(me(core), run, below="sub")] == ["sub/data"]
+    assert core.artifacts(me(core), run, below="none") == core.artifacts(me(core), run, below="away") == []
+    for below in ("..", "/etc", "sub/..", "sub/"):
+        with pytest.raises(BadInput):
+            core.artifacts(me(core), run, below=below)
 
 
 def test_a_file_of_an_earlier_run_is_an_input_by_its_name(core):
