@@ -35,7 +35,7 @@ export function approvals(store, announce) {
     // A card stays as it is while somebody writes a note in it.
     for (const id of [...cards.keys()]) if (!pending.some((one) => one.id === id)) cards.delete(id);
     for (const one of pending) if (!cards.has(one.id)) cards.set(one.id, card(one));
-    fill(waiting, pending.length ? pending.map((one) => cards.get(one.id)) : empty("Nothing waits for a yes", "What a rule of the workspace asks a person about comes here."));
+    fill(waiting, pending.length ? pending.map((one) => cards.get(one.id)) : empty("Nothing waits for a yes", "What a rule of the workspace asks a person about comes here. Tools that wait are under Tools."));
     const rest = store.approvals.filter((one) => one.state !== "pending").slice(0, 50);
     fill(decided, rest.length > 0 && h("section", {}, h("h2", {}, "Decided"), h("ul", { class: "plain-list" }, rest.map((one) => h("li", {}, chip(one.state), h("span", {}, one.words, h("span", { class: "soft small" }, ` ${one.asked_by} asked${one.decided_by ? `, ${one.decided_by} decided` : ""}${one.note ? `: ${one.note}` : ""}`)))))));
   }

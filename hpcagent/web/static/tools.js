@@ -22,6 +22,7 @@ def test_kinetic_energy():
 `;
 const TESTS = { waiting: "tests are run", passed: "tests passed", failed: "tests failed", none: "no tests", "not run": "tests could not run" };
 const path = (name) => encodeURIComponent(name);
+const isScript = (t) => t.kind === "lammps"; // an app that was added: it has no tests, a person reads it
 
 // A form's one place for a refusal: beside what was wrong, read out, the focus there.
 function refusal(id, input) {
@@ -49,7 +50,7 @@ export function tools(store, announce) {
 
   function update(kinds) {
     if (has(kinds, "tools")) {
-      fill(list, store.tools.length ? h("div", { class: "cards" }, store.tools.map(card)) : empty("No tool of one's own yet", "A Python function becomes a tool: its text is checked and tried in a sandbox, and a person approves it."));
+      fill(list, store.tools.length ? h("div", { class: "cards" }, store.tools.map(card)) : empty("No tool of one's own yet", "A Python function becomes a tool: its text is checked and tried in a sandbox, and a person approves it. A LAMMPS script is added from the shell: hpcagent workspace add-app."));
     }
     if (has(kinds, "agents", "tools")) agents();
   }
@@ -100,7 +101,7 @@ export function tools(store, announce) {
 }
 
 const card = (t) => h("a", { class: "card tool", id: `tool-${t.name}`, href: `#/tool/${path(t.name)}` }, h("div", { class: "card-head" }, h("strong", {}, t.name), chip(t.state)), h("span", {}, t.description || t.problem || "Its text says nothing of what it does."),
-  h("span", { class: "soft small" }, [`version ${t.version}`, TESTS[t.tests], t.errors.length && `${t.errors.length} error${t.errors.length > 1 ? "s" : ""}`, t.warnings.length && `${t.warnings.length} warning${t.warnings.length > 1 ? "s" : ""}`, `by ${t.asked_by}`].filter(Boolean).join(" · ")),
+  h("span", { class: "soft small" }, [`version ${t.version}`, isScript(t) ? t.origin : TESTS[t.tests], t.errors.length && `${t.errors.length} error${t.errors.length > 1 ? "s" : ""}`, t.warnings.length && `${t.warnings.length} warning${t.warnings.length > 1 ? "s" : ""}`, `by ${t.asked_by}`].filter(Boolean).join(" · ")),
   t.agents.length > 0 && h("span", { class: "soft small" }, `of ${t.agents.join(", ")}`));
 
 function registration(announce, store) {
@@ -157,13 +158,14 @@ export function tool(store, name, announce) {
     const t = found, tests = t.tests;
     // Of the text that is shown, whichever that is when the button is pressed.
     const decide = (approve) => act("decide", { approve, sha256: found.sha256, note: note.value, despite_tests: despite.checked }, approve ? `${name} is approved.` : `${name} is rejected.`);
-    const ready = tests.state === "passed", mine = store.may("approve");
+    const ready = isScript(t) || tests.state === "passed", mine = store.may("approve");
     const button = (id, words, kind, go) => h("button", { type: "button", id, class: kind, onclick: go }, words);
     const marks = (kind, title, all) => all.length > 0 && h("section", { class: `note ${kind}` }, h("h3", {}, title), h("ul", {}, all.map((one) => h("li", {}, one))));
     fill(el, back(), h("div", { class: "row-between" }, h("p", { class: "question" }, t.description), chip(t.state)), t.problem && h("p", { class: "note bad" }, t.problem),
       marks("bad", "Errors: it cannot be approved", t.errors), marks("warn", "To be looked at before it is approved", t.warnings),
       h("section", { class: "panel" }, h("h2", {}, "Its text"), h("pre", { class: "code", tabindex: "0", "aria-label": `Text of ${name}` }, t.text), h("p", { class: "soft small wrap" }, "SHA-256 ", h("code", {}, t.sha256))),
-      h("section", { class: "panel" }, h("h2", { class: "row-between" }, h("span", {}, "Its tests"), chip(tests.state, TESTS[tests.state])), tests.why && h("p", {}, tests.why),
+      Object.keys(t.parameters ?? {}).length > 0 && h("section", { class: "panel" }, h("h2", {}, "What a run may ask for"), facts(Object.entries(t.parameters ?? {})), Object.keys(t.files ?? {}).length > 0 && h("p", { class: "soft small wrap" }, `Files that are kept with it: ${Object.keys(t.files).join(", ")}`)),
+      !isScript(t) && h("section", { class: "panel" }, h("h2", { class: "row-between" }, h("span", {}, "Its tests"), chip(tests.state, TESTS[tests.state])), tests.why && h("p", {}, tests.why),
         tests.cases.length > 0 && h("ul", { class: "plain-list" }, tests.cases.map((c) => h("li", {}, chip(c.passed ? "passed" : "failed"), h("span", { class: "wrap" }, h("code", {}, c.name), c.said && h("span", { class: "soft" }, ` ${c.said}`))))),
         tests.tier && h("p", { class: "soft small" }, `${tests.kind === "generated" ? "Calls made from its contract" : "Tests of its text"}, in the sandbox ${tests.tier}, ${span(tests.wall_s)}`)),
       h("section", { class: "panel" }, h("h2", {}, "Where it is from"), facts([["Version", t.version], ["Registered by", `${t.asked_by}, ${when(t.at)}`], ["From", t.origin], ["What it is for", t.why], ["Sandbox", t.sandbox], ["Walltime", t.limit], ["Decided", t.decided_by ? `${t.decided_by}, ${when(t.decided_at)}${t.note ? `: ${t.note}` : ""}` : null], ["Agents", t.agents.join(", ")]])),

