@@ -9,6 +9,7 @@ import secrets
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from hpcagent import errors
 from hpcagent.campaign.asked import let_through, request_of
 from hpcagent.campaign.loading import load_campaign, load_run
 from hpcagent.campaign.record import Campaign
-from hpcagent.campaign.recorded import snapshot
+from hpcagent.campaign.recorded import Snapshot, snapshot
 from hpcagent.catalog import packaged
 from hpcagent.elsewhere.detach import said_by
 from hpcagent.errors import BadInput, HpcAgentError, RunDirLocked, SiteFailed
@@ -46,9 +47,12 @@ from hpcagent.workspace.plain_campaigns import (
 from hpcagent.workspace.references import is_function, is_ours, sandbox_of
 from hpcagent.workspace.rows import Row
 from hpcagent.workspace.simulations import Simulations
+from hpcagent.workspace.took import numbers_of
 
 __all__ = ["Campaigns"]
 
+MOST_TIMES = 100
+"""Runs of a campaign that estimates learn from, the last ones."""
 MOST_POINTS = 64
 # A coordinator that was started has the lock of its folder after so long.
 BEGINS_WITHIN_S = 20.0
@@ -569,7 +573,25 @@ class Campaigns(Simulations):
                     usd=0.0 if price is None else price * hours,
                     note=reason or "it was interrupted; `hpcagent resume` goes on with its folder",
                     bytes=max(0, size_of(self._workdir(row)) - row.stored),
+                    times=_times(there, since=row.again_at),
                 )
+
+
+def _times(there: Snapshot, *, since: float) -> list[tuple[float, dict[str, float]]] | None:
+    """Wall times in seconds and parameters of a campaign's last runs, for estimates; None where there are none.
+
+    Args:
+        there: The campaign.
+        since: Only of runs that have ended later (Unix time): those before were taken in when it ended before.
+    """
+    whole = (
+        one
+        for one in there.results
+        if one.status == "COMPLETED" and one.distrusted is None and one.ended_at > since
+        if not one.manifest.extends and one.manifest.times == 1
+    )
+    last = deque(((one.cost.wall_s, numbers_of(one.manifest.params)) for one in whole), maxlen=MOST_TIMES)
+    return list(last) or None
 
 
 def _goes_on(identity: str) -> NotAllowed:

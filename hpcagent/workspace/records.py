@@ -253,6 +253,12 @@ class Records:
                 self._share_of_node[row.site, row.app] = _share(cost, row.request.get("nodes", 1))
             else:
                 took.failed += 1
+        for wall_s, params in event.get("times", ()):  # of a campaign's runs
+            for one in (
+                self._took.setdefault(row.app, Took()),
+                self._took_at.setdefault((row.site, row.app), Took()),
+            ):
+                one.add(None, float(wall_s), params)
         if not row.shares:
             self.accounts.settle(
                 row.owner,

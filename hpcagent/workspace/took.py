@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 else:
     np = Later("numpy")
 
-__all__ = ["Took", "lengths_of"]
+__all__ = ["Took", "lengths_of", "numbers_of"]
 
 REMEMBERED = 500
 """Runs that the estimate is from, the latest."""
@@ -43,20 +43,23 @@ class Took:
         self.runs = self.failed = 0
         self._walls: list[float] = []
         self._ratios: list[float] = []
-        self._estimated = self._actual = 0.0
+        self._estimated = self._actual = 0.0  # of those with an estimate
+        self._with_estimate = 0
         # The last runs: those that no estimate has seen yet, and a column for each parameter.
         self._fresh: deque[tuple[dict[str, float], float]] = deque(maxlen=REMEMBERED)
         self._columns: dict[str, Array] = {}
         self._kept = 0
 
-    def add(self, estimated_s: float, actual_s: float, params: Mapping[str, Any] | None = None) -> None:
-        """One more run: wall times in seconds, and its parameters."""
-        numbers = _numbers(params or {})
+    def add(self, estimated_s: float | None, actual_s: float, params: Mapping[str, Any] | None = None) -> None:
+        """One more run: wall times in seconds (None: nothing was estimated for it alone), and its parameters."""
+        numbers = numbers_of(params or {})
         self.runs += 1
-        self._estimated, self._actual = self._estimated + estimated_s, self._actual + actual_s
         insort(self._walls, actual_s)
-        if estimated_s > 0:
-            insort(self._ratios, actual_s / estimated_s)
+        if estimated_s is not None:
+            self._with_estimate += 1
+            self._estimated, self._actual = self._estimated + estimated_s, self._actual + actual_s
+            if estimated_s > 0:
+                insort(self._ratios, actual_s / estimated_s)
         self._fresh.append((numbers, actual_s))
 
     @property
@@ -97,7 +100,7 @@ class Took:
         """
         if not self.runs:
             return contract_s, "the contract's estimate: no run here has completed"
-        asked = _numbers(params)
+        asked = numbers_of(params)
         columns, walls = self._table()
         had = {name: columns[name] for name in asked if name in columns}
         ranges = {name: (np.fmin.reduce(column), np.fmax.reduce(column)) for name, column in had.items()}
@@ -149,13 +152,15 @@ class Took:
         return {name: column[:kept] for name, column in self._columns.items() if name != WALL}, walls[:kept]
 
     def accuracy(self) -> dict[str, Any]:
-        """Means in seconds, the median of actual over estimated, and the share of runs within a factor of two."""
-        ratios = self._ratios
+        """Of runs that were asked for one by one: means in seconds, median of actual over estimated, and the share
+        within a factor of two. `runs` and `failed` count those of campaigns, too.
+        """
+        ratios, asked = self._ratios, self._with_estimate
         return {
             "runs": self.runs,
             "failed": self.failed,
-            "estimated_s": self._estimated / self.runs if self.runs else None,
-            "actual_s": self._actual / self.runs if self.runs else None,
+            "estimated_s": self._estimated / asked if asked else None,
+            "actual_s": self._actual / asked if asked else None,
             "actual_over_estimated": ratios[len(ratios) // 2] if ratios else None,
             "within_factor_2": sum(0.5 <= one <= 2 for one in ratios) / len(ratios) if ratios else None,
         }
@@ -194,7 +199,8 @@ def lengths_of(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(n for n in names if (n == "steps" or n.endswith("_steps")) and not n.startswith("max_"))
 
 
-def _numbers(params: Mapping[str, Any]) -> dict[str, float]:
+def numbers_of(params: Mapping[str, Any]) -> dict[str, float]:
+    """The parameters that are numbers, and not too large to be reckoned with."""
     return {
         name: float(value)
         for name, value in params.items()

@@ -339,6 +339,39 @@ def test_the_accuracy_of_estimates_is_a_median_and_a_share():
     assert took.median_s == 3.0
 
 
+def looked_until_over(core, identity):
+    until = time.monotonic() + PATIENCE_S
+    while not core.rows[identity].over and time.monotonic() < until:
+        core._looked_at = 0.0
+        core.look()
+        time.sleep(0.05)
+    assert core.rows[identity].state == "completed"
+
+
+def test_runs_of_a_campaign_teach_estimates_each_once(root):
+    def estimate():
+        return core.estimate(me(core), "synthetic", {"x": 0.3, "y": 0.2})
+
+    core = Core(root)
+    toml = 'app = "synthetic"\nobjective = {minimize = "value"}\npolicy = "random"\nuntil = {max_runs = 6}\n'
+    identity = core.start(me(core), {"data": toml})["id"]
+    looked_until_over(core, identity)
+    completed = [row for row in core.campaign_runs(me(core), identity)["runs"]["state"] if row == "completed"]
+    found = estimate()
+    assert found["from"].startswith(f"{len(completed)} runs here") and found["wall_s"] > 0
+    core.extend(me(core), identity, changes={"until.max_runs": 8})
+    looked_until_over(core, identity)
+    completed = [row for row in core.campaign_runs(me(core), identity)["runs"]["state"] if row == "completed"]
+    assert estimate()["from"].startswith(f"{len(completed)} runs here")
+    said = core.costs(me(core))["accuracy"]["synthetic"]
+    assert (said["runs"], said["estimated_s"], said["within_factor_2"]) == (len(completed), None, None)
+    found = estimate()
+    core.close()
+    core = Core(root)  # from the journal
+    assert estimate() == found
+    core.close()
+
+
 def test_with_few_runs_an_estimate_is_in_proportion_to_the_length():
     took = Took()
     took.add(90.0, 2.0, {"steps": 800, "equil_steps": 200, "cells": 6, "every": 100})
@@ -631,12 +664,7 @@ def test_a_campaign_goes_on_beyond_its_cap_only_through_the_gate(root, tmp_path)
     who = me(core)
     begun = core.start(who, "synthetic", changes={"until.max_runs": 4, "until.node_hours": 0.3})
     folder = Path(begun["workdir"])
-    until = time.monotonic() + PATIENCE_S
-    while not core.rows[begun["id"]].over and time.monotonic() < until:
-        core._looked_at = 0.0
-        core.look()
-        time.sleep(0.05)
-    assert core.rows[begun["id"]].state == "completed"
+    looked_until_over(core, begun["id"])
     took_s = core.rows[begun["id"]].elapsed_s(time.time())
     more = {"until.max_runs": 8, "until.node_hours": 0.9}
     with pytest.raises(NotAllowed, match=r"let it through with 0\.3 node-hours at most"):
@@ -650,11 +678,8 @@ def test_a_campaign_goes_on_beyond_its_cap_only_through_the_gate(root, tmp_path)
     core.extend(who, begun["id"], changes=more)
     assert core.extend(who, begun["id"], changes=more)["found"]  # as after a lost answer
     assert len(core.approval_list(who)) == 1
-    while not core.rows[begun["id"]].over and time.monotonic() < until:
-        core._looked_at = 0.0
-        core.look()
-        time.sleep(0.05)
-    assert core.rows[begun["id"]].state == "completed" and sum(core.answer(who, begun["id"])["runs"].values()) == 8
+    looked_until_over(core, begun["id"])
+    assert sum(core.answer(who, begun["id"])["runs"].values()) == 8
     with pytest.raises(NotAllowed, match="for another site"):
         ha.run(load_run(folder, changes=more), site="laptop", run_dir=folder)
     live, row = core.accounts.whole.node_hours, core.rows[begun["id"]]
