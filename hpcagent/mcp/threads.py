@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
+import anyio
 import anyio.to_thread
 from anyio.lowlevel import RunVar
 
@@ -36,7 +37,10 @@ class Pool:
         async with AsyncExitStack() as stack:
             # A place belongs to one call: a task that calls twice at once would else be refused.
             place = object()
-            await own.acquire_on_behalf_of(place)
+            try:
+                own.acquire_on_behalf_of_nowait(place)
+            except anyio.WouldBlock:
+                await own.acquire_on_behalf_of(place)
             stack.callback(self._left, who, own, place)
             return await anyio.to_thread.run_sync(function, limiter=self._all)
 

@@ -64,8 +64,7 @@ def opened(folder: Path, path: str) -> int:
             there = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
             os.close(here)
             here = there
-        # Not blocking: a pipe that nobody writes would keep the service.
-        file = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=here)
+        return _opened_in(here, parts[-1], path)
     except OSError as error:
         raise NotThere(
             f"the run has no file {in_brief(path)} that can be read ({error.strerror}); links are not followed.",
@@ -74,6 +73,12 @@ def opened(folder: Path, path: str) -> int:
     finally:
         if here >= 0:
             os.close(here)
+
+
+def _opened_in(here: int, name: str, path: str) -> int:
+    """A descriptor of a regular file in an open folder; `path` is what it is called in an error."""
+    # Not blocking: a pipe that nobody writes would keep the service.
+    file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=here)
     status = os.fstat(file)
     if not stat.S_ISREG(status.st_mode):
         os.close(file)
@@ -130,22 +135,29 @@ def read_piece(folder: Path, path: str, offset: int, length: int) -> dict[str, A
 
 def tail_of(folder: Path, lines: int) -> list[str]:
     """The last lines of a run's log, without control characters; empty where there is none yet."""
-    for name in LOGS:
-        try:
-            file = opened(folder, name)
-        except BadInput:
-            continue
-        try:
-            size = os.fstat(file).st_size
-            data = os.pread(file, TAIL_BYTES, max(0, size - TAIL_BYTES))
-        finally:
-            os.close(file)
-        if data:
-            text = data.decode("utf-8", "replace").splitlines()
-            if size > TAIL_BYTES and len(text) > 1:
-                del text[0]  # a part of a line, of which what tells a secret may be cut off
-            return [plain(line) for line in text[-lines:]]
-    return []
+    try:
+        here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return []
+    try:
+        for name in LOGS:
+            try:
+                file = _opened_in(here, name, name)
+            except (OSError, BadInput):
+                continue
+            try:
+                size = os.fstat(file).st_size
+                data = os.pread(file, TAIL_BYTES, max(0, size - TAIL_BYTES))
+            finally:
+                os.close(file)
+            if data:
+                text = data.decode("utf-8", "replace").splitlines()
+                if size > TAIL_BYTES and len(text) > 1:
+                    del text[0]  # a part of a line, of which what tells a secret may be cut off
+                return [plain(line) for line in text[-lines:]]
+        return []
+    finally:
+        os.close(here)
 
 
 def size_of(folder: Path) -> int:

@@ -367,7 +367,7 @@ class Records:
                 allowed="people of workspace.toml",
                 do="have yourself added to workspace.toml",
             )
-        name = mine or own_name()
+        name = mine or self._owner.name
         role = self.rules.people[mine].role if mine else "admin"
         if not as_ or as_ == name:
             return Caller(name=name, role=role, client=client, trace=trace)
