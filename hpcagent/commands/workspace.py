@@ -219,16 +219,15 @@ def _waited(there: Workspace, begun: dict[str, Any]) -> Any:
 def _params(there: Workspace, app: str, words: list[str]) -> dict[str, Any]:
     """Parameters as a person writes them, read by the app's contract."""
     from hpcagent.campaign.enqueued import point_in
-    from hpcagent.catalog import app_names, find_app
+    from hpcagent.catalog import find_app
     from hpcagent.model.contract import Contract
 
     artifacts = dict(word.split("=", 1) for word in words if "=artifact:" in word)
     plain = [word for word in words if "=artifact:" not in word]
-    name = app.partition("@")[0]
-    if name.isidentifier() and name not in app_names() and there.has_tool(name):
+    if there.is_tool(app):
         space = Contract.model_validate(there.describe(app)).space
     else:
-        space = find_app(name).contract.space
+        space = find_app(app.partition("@")[0]).contract.space
     return {**point_in(space, plain), **artifacts}
 
 

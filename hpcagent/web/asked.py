@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from hpcagent.mcp.named import site_name
+from hpcagent.model.contract import LONGEST_S
 
 __all__ = [
     "Asked",
@@ -41,7 +42,7 @@ class RunAsked(Asked):
     app: Name
     params: dict[str, Any] = Field(default={}, max_length=200)
     site: Site = ""
-    walltime_s: float | None = Field(default=None, gt=0, le=31_536_000)
+    walltime_s: float | None = Field(default=None, gt=0, le=LONGEST_S)
     seed: int = Field(default=0, ge=0, le=2**63 - 1)
     why: Why = ""
 

@@ -137,7 +137,7 @@ class Workspace(ToolCalls, AddedCalls):
         self, app: str | App, settings: Mapping[str, Any] | None, resources: Mapping[str, Any] | None
     ) -> Answer:
         """An app as the service is asked for it; a registered tool by its name."""
-        if isinstance(app, str) and self._is_tool(app):
+        if isinstance(app, str) and self.is_tool(app):
             return {"app": app, "settings": dict(settings or {}), "resources": dict(resources or {})}
         return asked(app, settings, resources)
 
@@ -145,6 +145,11 @@ class Workspace(ToolCalls, AddedCalls):
         """Whether there is a registered tool or an added app of that name, in any state, or it runs scripts."""
         notes = (self.folder.tools / f"{name}.json", self.folder.added / f"{name}.json")
         return name in SCRIPTS or (name.isidentifier() and any(note.is_file() for note in notes))
+
+    def is_tool(self, app: str) -> bool:
+        """Whether `NAME` or `NAME@VERSION` is that of a registered tool or added app, and of no packaged app."""
+        name = app.partition("@")[0]
+        return name.isidentifier() and not Path(app).is_file() and packaged(name) is None and self.has_tool(name)
 
     def _named(self, app: str | App) -> str:
         """An app by a name that the service knows."""
@@ -463,13 +468,8 @@ class Workspace(ToolCalls, AddedCalls):
     def _tool_of(self, path: Path, changes: Mapping[str, Any]) -> str:
         """The registered tool that the TOML of a campaign names as its app; empty: it names another app."""
         named = changes.get("app", read_toml(path).get("app") if path.is_file() else None)
-        ours = isinstance(named, str) and not (path.parent / named).is_file() and self._is_tool(named)
+        ours = isinstance(named, str) and not (path.parent / named).is_file() and self.is_tool(named)
         return str(named) if ours else ""
-
-    def _is_tool(self, app: str) -> bool:
-        """Whether `NAME` or `NAME@VERSION` is that of a registered tool, and of no app."""
-        name = app.partition("@")[0]
-        return name.isidentifier() and not Path(app).is_file() and packaged(name) is None and self.has_tool(name)
 
     def _tool(self, app: str) -> App:
         return unpacked(self._one("packed_tool", app=app))
@@ -481,7 +481,7 @@ class Workspace(ToolCalls, AddedCalls):
         found: App | None = None
         if isinstance(app, App):
             found = app
-        elif self._is_tool(app):
+        elif self.is_tool(app):
             found = self._tool(app)
         elif Path(app).is_file():
             found = find_app(app)

@@ -13,6 +13,7 @@ from hpcagent.materials.query import query_materials_database
 from hpcagent.mcp.callers import Caller
 from hpcagent.mcp.serving import Answer, Price, tool
 from hpcagent.mcp.tools.runs import BOUND_BY_WALLTIME, Handle, RunId, Site, Why, handle_of
+from hpcagent.model.contract import LONGEST_S
 
 __all__ = [
     "add_catalyst",
@@ -30,7 +31,7 @@ Engine = Annotated[
     Literal["pyscf", "tblite", "gpaw", "espresso", "vasp", "mace", "emt", "lj"],
     Field(description="What computes; emt is a fast model of metals, not DFT."),
 ]
-Walltime = Annotated[float | None, Field(gt=0, le=31_536_000, description="At most, in s.")]
+Walltime = Annotated[float | None, Field(gt=0, le=LONGEST_S, description="At most, in s.")]
 Parameters = Annotated[
     dict[str, Any],
     Field(description="More parameters of the app, in the units of describe_app."),

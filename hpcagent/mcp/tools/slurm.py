@@ -11,6 +11,7 @@ from hpcagent.mcp.callers import Caller
 from hpcagent.mcp.named import named
 from hpcagent.mcp.serving import Answer, Price, tool
 from hpcagent.mcp.tools.runs import BOUND_BY_WALLTIME, Again, Anywhere, Handle, RunId, SiteName, Why, handle_of
+from hpcagent.model.contract import LONGEST_S
 
 __all__ = ["SlurmSpec", "get_node_counters", "submit_slurm"]
 
@@ -31,7 +32,7 @@ class SlurmSpec(BaseModel):
     nodes: int = Field(default=1, ge=1, le=100_000, description="Whole nodes of the run.")
     ranks_per_node: int = Field(default=1, ge=1, le=100_000, description="MPI ranks on each node.")
     walltime_s: float | None = Field(
-        default=None, gt=0, le=31_536_000, description="Wall time at most, in s; without it what the app says."
+        default=None, gt=0, le=LONGEST_S, description="Wall time at most, in s; without it what the app says."
     )
     seed: int = Field(default=0, ge=0, le=2**63 - 1, description="Random seed.")
     inputs: list[Annotated[str, Field(max_length=200)]] = Field(
