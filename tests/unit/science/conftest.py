@@ -1,4 +1,4 @@
-"""What several chains' tests have in common."""
+"""What the tests of several sciences have in common."""
 
 from __future__ import annotations
 
