@@ -31,7 +31,7 @@ from hpcagent.science.engines.registry import engine as engine_of
 if TYPE_CHECKING:
     from ase import Atoms
 
-__all__ = ["SCF_FILE", "Watch", "attached", "changes"]
+__all__ = ["SCF_FILE", "Watch", "attached", "changed_in", "changes"]
 
 SCF_FILE = "scf.json"
 """SCF histories of a run, in its directory."""
@@ -325,6 +325,10 @@ def _calculator_class() -> Any:
         def name(self) -> str:
             return self.watch.engine.name
 
+        def check_state(self, atoms: Any, tol: float = 1e-15) -> list[str]:
+            # Dynamics ask several times in each step.
+            return changed_in(self.atoms, atoms, tol)
+
         def calculate(
             self, atoms: Any = None, properties: Any = ("energy",), system_changes: Any = ("all",)
         ) -> None:
@@ -332,6 +336,32 @@ def _calculator_class() -> Any:
             self.results |= self.watch.compute(atoms, properties, again=not system_changes)
 
     return Watched
+
+
+def changed_in(before: Any, after: Any, tol: float = 1e-15) -> list[str]:
+    """What of a structure has changed, by ASE's names: as its `compare_atoms`, whose tolerance takes long.
+
+    Args:
+        before: Atoms, or None: everything has.
+        after: Atoms.
+        tol: Difference of two numbers that are the same.
+    """
+    from ase.calculators.calculator import all_changes, equal
+
+    if before is None:
+        return list(all_changes)
+    found = []
+    for name in all_changes:
+        one, other = (
+            atoms.cell.array if name == "cell" else atoms.pbc if name == "pbc" else atoms.arrays.get(name)
+            for atoms in (before, after)
+        )
+        if one is None or other is None:
+            if one is not other:
+                found.append(name)
+        elif not (one.shape == other.shape and (one == other).all()) and not equal(one, other, atol=tol):
+            found.append(name)
+    return found
 
 
 def _implemented(calculator: Any) -> Sequence[str]:

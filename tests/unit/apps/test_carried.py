@@ -85,16 +85,29 @@ OFFSET = 10.0
 """
 
 
-def script(folder: Path, end: str, *changes: tuple[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run the script with `end` below it, in a Python of its own."""
+def written(folder: Path, end: str, *changes: tuple[str, str]) -> Path:
+    """The script with `end` below it."""
     text = SCRIPT
     for old, new in changes:
         assert text.count(old) == 1, old
         text = text.replace(old, new)
     path = folder / "script.py"
     path.write_text(f"{text}\n\nif __name__ == '__main__':\n    {end}\n")
+    return path
+
+
+def script(folder: Path, end: str, *changes: tuple[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run the script with `end` below it, in a Python of its own."""
+    path = written(folder, end, *changes)
     env = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run([sys.executable, path], cwd=folder, capture_output=True, text=True, timeout=120, env=env)
+
+
+def digest_of(folder: Path, *changes: tuple[str, str]) -> str:
+    """The digest of the script's function, by this Python."""
+    found = runpy.run_path(str(written(folder, "DIGEST = full.digest", *changes)), run_name="__main__")["DIGEST"]
+    assert isinstance(found, str)
+    return found
 
 
 CALL = """with ha.open_site({site!r}, workers=1) as site:
@@ -151,7 +164,7 @@ def test_a_module_that_the_worker_lacks_is_a_failure_that_names_it(tmp_path):
 @pytest.fixture(scope="module")
 def digest(tmp_path_factory):
     found = script(tmp_path_factory.mktemp("digest"), "print(full.digest)").stdout.strip()
-    assert len(found) == 64
+    assert len(found) == 64 and digest_of(tmp_path_factory.mktemp("here")) == found
     return found
 
 
@@ -171,12 +184,12 @@ def digest(tmp_path_factory):
     ],
 )
 def test_whatever_the_function_uses_is_part_of_its_digest(change, digest, tmp_path):
-    assert script(tmp_path, "print(full.digest)", change).stdout.strip() not in ("", digest)
+    assert digest_of(tmp_path, change) not in ("", digest)
 
 
 def test_what_the_function_does_not_use_is_no_part_of_its_digest(digest, tmp_path):
     other = ("import threading", "import tempfile\nUNUSED = 3")
-    assert script(tmp_path, "print(full.digest)", other).stdout.strip() == digest
+    assert digest_of(tmp_path, other) == digest
 
 
 def test_a_helper_defined_anew_counts_from_then_on_and_json_keeps_the_digest(tmp_path):

@@ -158,7 +158,7 @@ def test_no_descriptor_no_thread_and_no_zombie_is_left(tmp_path: Path) -> None:
     run_mpi(run, ["true"])
     before = len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
     children = children_of_this_process()
-    for _ in range(100):
+    for _ in range(20):
         run_mpi(run, ["true"])
         with pytest.raises(AppFailed):
             run_mpi(run, ["/no/such/program"])

@@ -377,6 +377,7 @@ create_atoms 1 box
 mass 1 39.948
 pair_style lj/cut 7.65
 pair_coeff 1 1 {epsilon} 3.4
+neighbor 0.8 bin
 velocity all create 250 4928459 mom yes
 timestep 0.01
 fix nve all nve

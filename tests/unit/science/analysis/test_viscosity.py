@@ -137,7 +137,7 @@ create_atoms 1 box
 mass 1 1.0
 pair_style lj/cut 2.5
 pair_coeff 1 1 1 1
-neighbor 0.4 bin
+neighbor 0.3 bin
 velocity all create 1.6 4928459 mom yes
 timestep 0.005
 thermo 1000

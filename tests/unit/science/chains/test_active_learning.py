@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.lammps, pytest.mark.slow]
 QUICK = {
     "temperatures": "300,900",
     "volumes": "1,1.03",
+    "timestep": 5.0,
     "steps": 100,
     "every": 10,
     "initial": 2,
@@ -30,8 +31,14 @@ QUICK = {
 }
 
 
-def test_the_error_falls_until_the_target_is_met_and_is_that_of_frames_not_yet_learnt(tmp_path):
-    with ha.open_site("threads", run_dir=tmp_path):
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of all that learn: what two chains begin with alike is computed once."""
+    return tmp_path_factory.mktemp("learning")
+
+
+def test_the_error_falls_until_the_target_is_met_and_is_that_of_frames_not_yet_learnt(run_dir, no_children):
+    with ha.open_site("threads", run_dir=run_dir):
         result = ha.apps.active_learning(target=14.0, rounds=4, **QUICK).result()
     assert result.ok, result.failure
     rounds = json.loads((Path(result.workdir) / result.artifacts["rounds"]).read_text())
@@ -63,8 +70,8 @@ def test_the_error_falls_until_the_target_is_met_and_is_that_of_frames_not_yet_l
     assert 1e3 * np.sqrt(np.mean(squares)) == pytest.approx(last[0], rel=1e-6)
 
 
-def test_a_budget_that_ends_says_so_and_gives_what_was_measured(tmp_path):
-    with ha.open_site("threads", run_dir=tmp_path):
+def test_a_budget_that_ends_says_so_and_gives_what_was_measured(run_dir, no_children):
+    with ha.open_site("threads", run_dir=run_dir):
         result = ha.apps.active_learning(target=0.01, labels=30, **QUICK).result()
     assert result.ok and result["target_met"] == 0 and result["n_rounds"] == 1 and result["n_labels"] == 24
     assert any("not met within 30 labels" in note for note in result.notes)

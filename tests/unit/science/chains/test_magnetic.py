@@ -49,7 +49,7 @@ class Heisenberg(Calculator):
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
+def here(tmp_path, monkeypatch, no_children):
     """The folder of an open site, with the stand-in to be imported."""
     (tmp_path / "stand_in_of_spins.py").write_text(STAND_IN)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -175,7 +175,7 @@ def _minimum(name: str, folder: Path) -> float:
     volumes, energies = [], []
     for a in (5.36, 5.42, 5.48, 5.54, 5.60):
         atoms = bulk("Si", "diamond", a=a)
-        level = Level(name, kpts=4, ecut=400.0)
+        level = Level(name, kpts=4, ecut=300.0)
         run = Run(workdir=folder, resources={"walltime_s": 300})
         energies.append(engine(name).calculator(atoms, level, run).get_property("energy", atoms))
         volumes.append(atoms.get_volume())

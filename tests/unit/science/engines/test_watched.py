@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from ase import Atoms
 from ase.build import molecule
-from ase.calculators.calculator import Calculator, PropertyNotImplementedError
+from ase.calculators.calculator import Calculator, PropertyNotImplementedError, compare_atoms
 
 from hpcagent.apps.deciding import Deciding
 from hpcagent.apps.run import Run
 from hpcagent.errors import AppFailed
 from hpcagent.science.engines.base import Iteration, Level, NotConverged
 from hpcagent.science.engines.registry import engine
-from hpcagent.science.engines.watched import Watch, changes, charged
+from hpcagent.science.engines.watched import Watch, changed_in, changes, charged
 
 
 class Moody(Calculator):
@@ -212,6 +212,38 @@ def test_a_full_disk_stays_what_it_is(tmp_path: Path) -> None:
     watched = Watch(Broken(OSError(28, "No space left on device")), water(), Level("pyscf"), Run(workdir=tmp_path))
     with pytest.raises(OSError, match="No space left"):
         watched.compute(water(), ["energy"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda atoms: None,
+        lambda atoms: atoms.positions.__setitem__((1, 2), atoms.positions[1, 2] + 1e-9),
+        # Within the tolerance of ASE, and just beyond it.
+        lambda atoms: atoms.positions.__setitem__((1, 2), atoms.positions[1, 2] + 5e-16),
+        lambda atoms: atoms.positions.__setitem__((1, 2), atoms.positions[1, 2] + 3e-15),
+        lambda atoms: atoms.positions.__setitem__((0, 0), math.nan),
+        lambda atoms: atoms.numbers.__setitem__(0, 16),
+        lambda atoms: atoms.set_cell([5.0, 5.0, 5.1]),
+        lambda atoms: atoms.set_pbc([True, False, False]),
+        lambda atoms: atoms.set_initial_charges([1.0, 0.0, 0.0]),
+        lambda atoms: atoms.set_initial_magnetic_moments([0.0, 0.0, 0.0]),
+        lambda atoms: atoms.append("He"),
+        lambda atoms: (atoms.rattle(0.1), atoms.set_pbc(True)),
+        lambda atoms: atoms.set_velocities([[0.0, 0.0, 1.0]] * 3),
+        lambda atoms: atoms.info.update(charge=1),
+    ],
+)
+def test_what_of_a_structure_has_changed_is_what_ase_finds(change: Callable[[Atoms], Any]) -> None:
+    before = molecule("H2O", cell=[5.0, 5.0, 5.0])
+    before.positions[1, 2] = 0.5
+    for with_moments in (False, True):
+        if with_moments:
+            before.set_initial_magnetic_moments([0.0, 1.0, -1.0])
+        after = before.copy()
+        change(after)
+        assert sorted(changed_in(before, after)) == sorted(compare_atoms(before, after))
+    assert changed_in(None, before) == compare_atoms(None, before)
 
 
 def test_changes_of_a_level_in_words() -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from ase import Atoms
 from ase.build import bulk, molecule
+from ase.calculators.lj import LennardJones
 from ase.constraints import FixAtoms
 from ase.io import read
 from ase.units import kB
@@ -24,8 +25,11 @@ from hpcagent.apps.run import Outcome, Run
 from hpcagent.apps.structures import given
 from hpcagent.errors import AppFailed
 from hpcagent.science.mlip.md import COLUMNS, mlip_md
+from tests.unit.science.mlip.argon import PARAMETERS, Argon
 
-ARGON = {"keywords": {"epsilon": 0.0104, "sigma": 3.40, "rc": 6.0, "ro": 5.0, "smooth": True}}
+ARGON = {"keywords": PARAMETERS}
+# The same, for engine "ase".
+QUICK_ARGON = {"calculator": "tests.unit.science.mlip.argon:Argon"}
 
 # Springs of unlike strength between unlike masses and their common centre: every mode is harmonic, and no force moves
 # the centre.
@@ -90,14 +94,28 @@ def springs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Atoms, dic
     return atoms, {"calculator": "springs:Springs"}
 
 
+def test_the_quick_argon_of_these_tests_is_that_of_the_engine() -> None:
+    for factor, seed in ((1.0, 1), (0.97, 2)):
+        one = argon()
+        one.rattle(0.2, seed=seed)
+        one.set_cell(one.cell.array * [factor, 1.0, 1.01], scale_atoms=True)
+        one.positions += [7.0, -20.0, 0.3]
+        other = one.copy()
+        one.calc, other.calc = Argon(), LennardJones(**PARAMETERS)
+        assert one.get_potential_energy() == pytest.approx(other.get_potential_energy(), rel=1e-10)
+        assert one.get_forces() == pytest.approx(other.get_forces(), abs=1e-10)
+        assert one.get_stress() == pytest.approx(other.get_stress(), abs=1e-10)
+
+
+@pytest.mark.usefixtures("no_children")
 def test_without_a_thermostat_energy_is_conserved_the_better_the_smaller_the_step(tmp_path: Path) -> None:
     ratios = []
     for timestep in (4.0, 8.0, 16.0):
         outcome = dynamics(
             argon(),
             tmp_path / f"{timestep}",
-            ARGON,
-            engine="lj",
+            QUICK_ARGON,
+            engine="ase",
             ensemble="nve",
             temperature=60.0,
             timestep=timestep,
@@ -111,6 +129,7 @@ def test_without_a_thermostat_energy_is_conserved_the_better_the_smaller_the_ste
     assert ratios[0] < 0.01
 
 
+@pytest.mark.usefixtures("no_children")
 @pytest.mark.parametrize("thermostat", ["langevin", "bussi", "nose_hoover_chain"])
 def test_thermostats_give_every_degree_of_freedom_its_share(
     thermostat: str, springs: tuple[Atoms, dict[str, Any]], tmp_path: Path
@@ -149,12 +168,13 @@ def test_thermostats_give_every_degree_of_freedom_its_share(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_children")
 def test_a_barostat_gives_the_pressure_asked_for(tmp_path: Path) -> None:
     outcome = dynamics(
         argon(),
         tmp_path / "run",
-        ARGON,
-        engine="lj",
+        QUICK_ARGON,
+        engine="ase",
         ensemble="npt",
         thermostat="nose_hoover_chain",
         temperature=60.0,
@@ -278,9 +298,10 @@ def test_fixed_atoms_stay_and_do_not_count(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "md.json").read_text())["degrees_of_freedom"] == 3 * 24
 
 
+@pytest.mark.usefixtures("no_children")
 def test_errors_are_those_of_correlated_samples(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"engine": "lj", "temperature": 60.0, "timestep": 5.0, "steps": 600}
-    outcome = dynamics(argon(), tmp_path / "run", ARGON, sample_every=1, friction=0.05, **settings)
+    settings: dict[str, Any] = {"engine": "ase", "temperature": 60.0, "timestep": 5.0, "steps": 600}
+    outcome = dynamics(argon(), tmp_path / "run", QUICK_ARGON, sample_every=1, friction=0.05, **settings)
     temperatures = table(tmp_path / "run")["temperature_K"][1:]
     naive = float(temperatures.std()) / math.sqrt(len(temperatures))
     assert outcome.uncertainty["temperature"] > 2 * naive
