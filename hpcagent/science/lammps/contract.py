@@ -26,12 +26,12 @@ from hpcagent.model.files import with_file_choices
 from hpcagent.model.parameter import Parameter
 from hpcagent.model.space import Space
 from hpcagent.science.lammps.failures import FAILURE_MODES
-from hpcagent.science.lammps.log import column_units
 from hpcagent.science.lammps.metrics import METRICS, metric_units
 from hpcagent.science.lammps.restart import with_restarts
 from hpcagent.science.lammps.script import KEEPS_EARLIER_VALUE, Script, read_script
 from hpcagent.science.lammps.structure import READABLE, final_of
 from hpcagent.science.lammps.structure import STYLES as ATOM_STYLES
+from hpcagent.science.lammps.thermo_columns import column_units
 from hpcagent.units import STYLES, factor, unit_style
 
 __all__ = ["ContractFile", "Structure", "averages", "contract_beside", "lammps", "packaged_inputs"]

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from hpcagent.apps.missing import missing_file
 from hpcagent.errors import AppFailed
-from hpcagent.science.lammps.log import Run, read_log
+from hpcagent.science.lammps.log import read_log
+from hpcagent.science.lammps.log_records import Run
 from hpcagent.science.lammps.metrics import (
     energies_per_atom,
     extent,

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from hpcagent.errors import BadInput, nearest
 from hpcagent.science.lammps.legs import legs
-from hpcagent.science.lammps.log import Log, Run
+from hpcagent.science.lammps.log_records import Log, Run
 from hpcagent.statistics.timeseries import (
     block_average,
     conserved,

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from hpcagent.errors import BadInput
-from hpcagent.science.lammps.log import Log, parse_log, read_log
+from hpcagent.science.lammps.log import parse_log, read_log
+from hpcagent.science.lammps.log_records import Log
 from hpcagent.science.lammps.metrics import METRICS, measure, metric_units, production_run, reduce_column, reduced
 from hpcagent.units import STYLES, factor
 
