@@ -79,6 +79,7 @@ class Run:
         pieces: Number of pieces it was put together from.
 
     Example:
+        >>> from hpcagent.science.lammps.log import parse_log
         >>> run = parse_log("Step Temp \\n0 80 \\n10 78.5 \\n").runs[0]
         >>> run["temp"].tolist()
         [80.0, 78.5]

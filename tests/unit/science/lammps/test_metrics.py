@@ -580,7 +580,7 @@ def test_every_app_reads_the_same_timestep_atoms_and_energies_from_one_log(tmp_p
     from hpcagent.science.analysis.viscosity import _stress
     from hpcagent.science.lammps.leg import leg_of
     from hpcagent.science.lammps.log import read_log
-    from hpcagent.science.lammps.trajectory import _timestep_of_log
+    from hpcagent.science.lammps.run_of_trajectory import timestep_of_log
 
     kinetic = 1.5 * 99 / 100 * 8.617333262e-5 * 300  # eV for each atom
     rows = "\n".join(
@@ -604,6 +604,6 @@ def test_every_app_reads_the_same_timestep_atoms_and_energies_from_one_log(tmp_p
     assert table.freedom == pytest.approx(3 * 100 - 3, abs=0.01)
     assert table["time"][-1] == pytest.approx(2.0) and leg.times[-1] == pytest.approx(2.0)
     assert _stress(before, 0.0).interval == pytest.approx(0.02)
-    assert _timestep_of_log(log, 0, 1000) == pytest.approx(0.002)
+    assert timestep_of_log(log, 0, 1000) == pytest.approx(0.002)
     for part in ("0.001 was echoed", "energies are printed per atom"):
         assert all(part in " ".join(notes) for notes in (table.notes, leg.notes, measured.notes))
