@@ -26,7 +26,7 @@ from hpcagent.model.files import with_file_choices
 from hpcagent.model.parameter import Parameter
 from hpcagent.model.space import Space
 from hpcagent.science.lammps.failures import FAILURE_MODES
-from hpcagent.science.lammps.metrics import METRICS, metric_units
+from hpcagent.science.lammps.metric_table import METRICS, metric_units
 from hpcagent.science.lammps.restart import with_restarts
 from hpcagent.science.lammps.script import KEEPS_EARLIER_VALUE, Script, read_script
 from hpcagent.science.lammps.structure import READABLE, final_of

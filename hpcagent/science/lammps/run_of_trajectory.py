@@ -60,11 +60,11 @@ class Said:
 def timestep_of_log(log: Any, first: int, last: int) -> float | None:
     """Timestep in the log's unit of time, if the runs that made these steps had one and the same.
 
-    That of each run is `hpcagent.science.lammps.metrics.step_size`'s, as in its metrics.
+    That of each run is `hpcagent.science.lammps.production.step_size`'s, as in its metrics.
 
     Looked for from the end: steps may have been counted anew (`reset_timestep`), which a dump does not survive.
     """
-    from hpcagent.science.lammps.metrics import step_size
+    from hpcagent.science.lammps.production import step_size
 
     sizes: set[float | None] = set()
     covered = last

@@ -13,7 +13,7 @@ from hpcagent.apps.base import App
 from hpcagent.catalog import find_app
 from hpcagent.errors import BadInput
 from hpcagent.science.lammps.contract import lammps, packaged_inputs
-from hpcagent.science.lammps.metrics import metric_units
+from hpcagent.science.lammps.metric_table import metric_units
 
 SCRIPT = """\
 variable timestep index 0.002
