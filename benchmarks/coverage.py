@@ -47,7 +47,7 @@ from hpcagent.model.parameter import Choice, Float, Params
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Space
 from hpcagent.policies import make_policy
-from hpcagent.statistics.gp import Features
+from hpcagent.statistics.features import Features
 from hpcagent.statistics.missed import Missed, missed
 from hpcagent.statistics.recommend import estimates, recommend
 

@@ -223,7 +223,8 @@ def _seen(log: Any, app: Any, order: np.ndarray | None) -> tuple[list[Sofar], di
     """What a guard sees of a log, look by look, and what the whole of it gives."""
     from dataclasses import replace
 
-    from hpcagent.science.lammps.metrics import measure, production_run
+    from hpcagent.science.lammps.metrics import measure
+    from hpcagent.science.lammps.production import production_run
 
     whole = production_run(log)
     if whole is None:

@@ -22,12 +22,14 @@ import numpy as np
 
 READERS = {
     "hpcagent": """
-from hpcagent.science.lammps.trajectory import Reading, open_trajectory
+from hpcagent.science.lammps.frames import Reading
+from hpcagent.science.lammps.trajectory import open_trajectory
 run = {"workdir": "", "artifacts": {"trajectory": path}}
 frames = (f.positions for f in open_trajectory(run, Reading(units="metal", timestep=0.001)).frames())
 """,
     "positions": """
-from hpcagent.science.lammps.trajectory import Reading, open_trajectory
+from hpcagent.science.lammps.frames import Reading
+from hpcagent.science.lammps.trajectory import open_trajectory
 run = {"workdir": "", "artifacts": {"trajectory": path}}
 trajectory = open_trajectory(run, Reading(units="metal", timestep=0.001))
 trajectory.velocities = False

@@ -41,8 +41,8 @@ from hpcagent.science.engines.registry import SETTINGS as ENGINE_SETTINGS
 from hpcagent.science.engines.registry import engine as engine_of
 from hpcagent.science.engines.task import FILES as TASK_FILES
 from hpcagent.science.engines.task import SETTINGS as TASK_SETTINGS
-from hpcagent.science.lammps.metrics import METRICS
-from hpcagent.science.lammps.trajectory import READING
+from hpcagent.science.lammps.frames import READING
+from hpcagent.science.lammps.metric_table import METRICS
 from hpcagent.sites import profile as site
 from hpcagent.sites import tables
 from hpcagent.sites.endpoint_settings import ENDPOINT_ONLY, ControlSettings, TransferSettings

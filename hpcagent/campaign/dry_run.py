@@ -253,7 +253,7 @@ def _jobs(
     budget: int | None,
     run_dir: str | Path | None,
 ) -> tuple[Jobs, tuple[str, ...]]:
-    from hpcagent.sites.workers.batch import job_script  # 0.3 s, for Parsl
+    from hpcagent.sites.workers.job_scripts import job_script
 
     label = executor_for(profile, resources)
     checked = check(profile, label, resources)

@@ -248,7 +248,7 @@ class Campaign(Displayed, Record):
         chosen = tuple(dict.fromkeys((*self.objective.metrics, *self.show)))
         if chosen:
             return chosen
-        from hpcagent.science.lammps.contract import averages  # what sweeps show
+        from hpcagent.science.lammps.promised import averages
 
         contract = self.app.contract.metrics
         return (

@@ -63,7 +63,7 @@ def apps(
         say(f"{'lammps':21} {'simulation':11} {own}")
         return
     if name == "lammps":
-        from hpcagent.science.lammps.contract import ContractFile
+        from hpcagent.science.lammps.contract_file import ContractFile
 
         say(json.dumps(ContractFile.model_json_schema(), indent=2))
         return

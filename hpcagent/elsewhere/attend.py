@@ -146,7 +146,7 @@ class _Chain:
 
     def _needs_last_place(self) -> bool:
         """Whether the successor, which waits, would have the place of a block, as far as the scheduler tells."""
-        from hpcagent.sites.workers.batch import project_of
+        from hpcagent.sites.block import project_of
 
         if self.block is None:
             return False

@@ -143,7 +143,7 @@ def _campaign_and_folder(
 def _script(
     profile: Profile, label: str, folder: RunDir, name: str, *, nodes: int, inside: bool, most_jobs: int
 ) -> str:
-    from hpcagent.sites.workers.batch import coordinator_script
+    from hpcagent.sites.workers.job_scripts import coordinator_script
 
     root = folder.root.absolute()
     words = [str(root), name, str(most_jobs), *(["--inside"] if inside else [])]
@@ -184,7 +184,7 @@ def _refuse_second(folder: RunDir, there: Scheduler) -> None:
 
 def _refuse_no_room(profile: Profile, block: Block, there: Scheduler) -> None:
     """Where there are few nodes, the coordinator's job and a block that wants all of them wait for each other."""
-    from hpcagent.sites.workers.batch import COORDINATOR_CPUS
+    from hpcagent.sites.workers.job_scripts import COORDINATOR_CPUS
 
     try:
         queues = there.queues()
@@ -215,7 +215,7 @@ def _refuse_few_places(profile: Profile, block: Block, there: Scheduler, *, insi
     Raises:
         BadInput: The limits that the scheduler tells leave no place for a block, or none for the coordinator.
     """
-    from hpcagent.sites.workers.batch import project_of
+    from hpcagent.sites.block import project_of
 
     try:
         places = there.places(block.queue, project=project_of(block))

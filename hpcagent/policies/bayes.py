@@ -37,7 +37,7 @@ from hpcagent.policies.base import Reason
 from hpcagent.policies.bayes_batch import Batch
 from hpcagent.policies.levels import Levels
 from hpcagent.policies.sweeps import Sobol
-from hpcagent.statistics.gp import NoFit, one_thread
+from hpcagent.statistics.covariance import NoFit, one_thread
 from hpcagent.statistics.points import Key, inside, key, located, shares, spread_size, whole
 from hpcagent.statistics.surrogate import Surrogate, noisy
 

@@ -16,7 +16,7 @@ from hpcagent.policies.lengthening import Costs, Worth, extendable, most_worth, 
 from hpcagent.policies.levels import LevelRows, Levels
 from hpcagent.policies.longer import Longer
 from hpcagent.statistics.acquisition import Acquisition, answer_gain, incumbents
-from hpcagent.statistics.gp import Array
+from hpcagent.statistics.covariance import Array
 from hpcagent.statistics.points import Key, inside, key, located
 from hpcagent.statistics.surrogate import Surrogate
 

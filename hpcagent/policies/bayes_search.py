@@ -15,7 +15,7 @@ from hpcagent.model.objective import Objective
 from hpcagent.model.records import Observation
 from hpcagent.policies.levels import LevelRows
 from hpcagent.statistics.acquisition import Acquisition
-from hpcagent.statistics.gp import Array
+from hpcagent.statistics.covariance import Array
 from hpcagent.statistics.points import Key, key
 from hpcagent.statistics.surrogate import Surrogate
 

@@ -19,7 +19,7 @@ from hpcagent.model.extended import MOST_TIMES
 from hpcagent.model.parameter import Params
 from hpcagent.model.records import Observation
 from hpcagent.statistics.acquisition import answer_gain
-from hpcagent.statistics.gp import Array
+from hpcagent.statistics.covariance import Array
 from hpcagent.statistics.points import Key, key
 from hpcagent.statistics.surrogate import MetricModel, Surrogate
 

@@ -14,7 +14,8 @@ from hpcagent.model.base import Scalar
 from hpcagent.model.parameter import Params
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Space
-from hpcagent.statistics.gp import Array, Features
+from hpcagent.statistics.covariance import Array
+from hpcagent.statistics.features import Features
 from hpcagent.statistics.points import Key, key
 from hpcagent.statistics.surrogate import MetricModel
 

@@ -17,7 +17,7 @@ from hpcagent.errors import BadInput
 from hpcagent.html import Card, Displayed, Rows
 from hpcagent.model.parameter import Params
 from hpcagent.reports.plots import available
-from hpcagent.statistics.gp import Array
+from hpcagent.statistics.covariance import Array
 from hpcagent.statistics.surrogate import MetricModel
 from hpcagent.store.files import refusing_clearly
 

@@ -34,7 +34,7 @@ from hpcagent.model.records import Observation, Result, Role
 from hpcagent.policies.base import make_policy, takes_option
 from hpcagent.replays.regret import Course, ModelError, Played, Replay
 from hpcagent.replays.world import World
-from hpcagent.statistics.gp import NoFit
+from hpcagent.statistics.covariance import NoFit
 from hpcagent.statistics.points import inside, key
 from hpcagent.statistics.recommend import recommend
 from hpcagent.statistics.surest import contenders

@@ -20,7 +20,7 @@ from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.runtimes import RunTimes
 from hpcagent.model.parameter import Params
 from hpcagent.model.records import Observation, Result
-from hpcagent.statistics.gp import Array
+from hpcagent.statistics.covariance import Array
 from hpcagent.statistics.points import Key, inside, key
 from hpcagent.statistics.surrogate import MetricModel, Surrogate
 

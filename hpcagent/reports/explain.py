@@ -32,7 +32,7 @@ from hpcagent.model.parameter import Params
 from hpcagent.model.records import Manifest, Observation, Result, Side
 from hpcagent.policies.base import Reason
 from hpcagent.reports.lessons import fitted
-from hpcagent.statistics.gp import Array, NoFit
+from hpcagent.statistics.covariance import Array, NoFit
 from hpcagent.statistics.insight import models, rank, run_noise
 from hpcagent.statistics.recommend import Estimate, estimates
 from hpcagent.statistics.surest import contenders as found_contenders

@@ -17,7 +17,7 @@ from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.result import CampaignResult
 from hpcagent.model.parameter import Params
 from hpcagent.model.records import Observation
-from hpcagent.statistics.gp import NoFit
+from hpcagent.statistics.covariance import NoFit
 from hpcagent.statistics.insight import (
     Calibration,
     Importance,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Literal
 
 from hpcagent.errors import BadInput, nearest
 from hpcagent.sites.profile import Profile
 from hpcagent.sites.tables import BlockSettings, ExecutorProfile, NodeType, QueueLimits, walltime_s
 
-__all__ = ["Block", "block_of", "worker_launcher_of"]
+__all__ = ["Block", "block_of", "project_of", "worker_launcher_of"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -201,3 +202,9 @@ def worker_launcher_of(profile: Profile, label: str, nodes: int) -> str:
     if executor.mode == "mpi":  # one process on the block's first node, which is where the script runs
         return "single"
     return profile.scheduler.own_launcher or ("mpiexec" if nodes > 1 else "single")
+
+
+def project_of(block: Block) -> str | None:
+    """The project that a profile's own directives give its jobs (PBS); None: the default."""
+    found = [re.search(r"(?:^|\s)-P\s*(\S+)", words) for words in block.directives]
+    return next((word[1] for word in found if word), None)

@@ -303,7 +303,7 @@ def _slurm_accounts() -> set[str] | None:
 
 
 def _addresses(profile: Profile) -> Iterator[Check]:
-    from hpcagent.sites.workers.batch import addresses_of
+    from hpcagent.sites.workers.batch_of_profile import addresses_of
 
     found = addresses_of(profile)
     what = "address of this machine"

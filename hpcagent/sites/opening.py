@@ -223,7 +223,7 @@ def _batch_executors(
 ) -> tuple[dict[str, Any], dict[str, int]]:
     from hpcagent.sites.ledger import Ledger
     from hpcagent.sites.schedulers.registry import scheduler
-    from hpcagent.sites.workers.batch import batch_executor
+    from hpcagent.sites.workers.batch_of_profile import batch_executor
 
     asked = scheduler(profile.kind, timeout_s=profile.cmd_timeout_s)
     ledger = Ledger(folder / "jobs.jsonl")

@@ -22,7 +22,7 @@ import numpy as np
 
 from hpcagent.later import Later
 from hpcagent.model.objective import pareto_front
-from hpcagent.statistics.gp import Array
+from hpcagent.statistics.covariance import Array
 from hpcagent.statistics.sobol import scrambled_sobol
 from hpcagent.statistics.surrogate import MetricModel, Surrogate
 

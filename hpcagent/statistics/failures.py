@@ -15,7 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcagent.later import Later
-from hpcagent.statistics.gp import GP, Array, Features
+from hpcagent.statistics.covariance import Array
+from hpcagent.statistics.features import Features
+from hpcagent.statistics.gp import GP
 
 __all__ = ["Failures"]
 

@@ -19,7 +19,8 @@ from hpcagent.model.objective import Objective
 from hpcagent.model.parameter import Params
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Space
-from hpcagent.statistics.gp import GP, Array
+from hpcagent.statistics.covariance import Array
+from hpcagent.statistics.gp import GP
 from hpcagent.statistics.points import inside, key
 from hpcagent.statistics.sobol import scrambled_sobol
 from hpcagent.statistics.surrogate import MetricModel, Surrogate

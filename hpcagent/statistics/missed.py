@@ -26,7 +26,7 @@ from hpcagent.model.space import Space
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from hpcagent.statistics.gp import Array
+    from hpcagent.statistics.covariance import Array
     from hpcagent.statistics.surrogate import MetricModel, Surrogate
 
 __all__ = ["Missed", "missed", "undecided"]
@@ -128,7 +128,7 @@ def missed(
         True
     """
     from hpcagent.statistics.acquisition import incumbents  # bring scipy, which reading a result need not
-    from hpcagent.statistics.gp import one_thread
+    from hpcagent.statistics.covariance import one_thread
     from hpcagent.statistics.surrogate import Surrogate
 
     if len(objective.goals) > 1:
@@ -207,7 +207,7 @@ def undecided(
         >>> undecided(runs, maximize("y"), space=space, noise={"y": 0.0})
         ()
     """
-    from hpcagent.statistics.gp import NoFit
+    from hpcagent.statistics.covariance import NoFit
     from hpcagent.statistics.surrogate import Surrogate  # brings scipy, which reading a result need not
 
     try:

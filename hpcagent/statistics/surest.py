@@ -16,7 +16,7 @@ from hpcagent.model.objective import Objective
 from hpcagent.model.parameter import Params
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Space
-from hpcagent.statistics.gp import Array, NoFit, one_thread
+from hpcagent.statistics.covariance import Array, NoFit, one_thread
 from hpcagent.statistics.points import key
 from hpcagent.statistics.recommend import CAUTION, SURELY, top
 from hpcagent.statistics.surrogate import Surrogate

@@ -25,8 +25,10 @@ from hpcagent.model.objective import Constraint, Goal, Objective
 from hpcagent.model.parameter import Params
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Space
+from hpcagent.statistics.covariance import Array, Kernel, NoFit, one_thread
 from hpcagent.statistics.failures import Failures
-from hpcagent.statistics.gp import GP, Array, Features, Kernel, NoFit, one_thread
+from hpcagent.statistics.features import Features
+from hpcagent.statistics.gp import GP
 from hpcagent.statistics.points import Key, key, located, usable
 from hpcagent.statistics.trend import Scale, tame
 from hpcagent.statistics.uneven import unevenly

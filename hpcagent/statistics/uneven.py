@@ -16,7 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcagent.statistics.gp import GP, Array, Density, NoFit
+from hpcagent.statistics.covariance import Array, NoFit
+from hpcagent.statistics.density import Density
+from hpcagent.statistics.gp import GP
 
 __all__ = ["Uneven", "unevenly"]
 

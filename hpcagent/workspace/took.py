@@ -13,7 +13,7 @@ from hpcagent.later import Later
 if TYPE_CHECKING:
     import numpy as np
 
-    from hpcagent.statistics.gp import Array
+    from hpcagent.statistics.covariance import Array
 else:
     np = Later("numpy")
 

@@ -15,7 +15,7 @@ from hpcagent.sites.new_profile import proposed, scheduler_queues, write_profile
 from hpcagent.sites.opening import open_site
 from hpcagent.sites.profile import Profile
 from hpcagent.sites.profiles import find_profile
-from hpcagent.sites.workers.batch import job_script
+from hpcagent.sites.workers.job_scripts import job_script
 
 SITE = {
     "name": "here",

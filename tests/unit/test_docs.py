@@ -29,7 +29,7 @@ from hpcagent.policies.base import BUILT_IN
 from hpcagent.policies.stop import RECORDS
 from hpcagent.science.engines.base import ENGINES, LEVEL
 from hpcagent.science.engines.task import FILES, SETTINGS
-from hpcagent.science.lammps.contract import Checks, Column, ContractFile, LogReading, Variable
+from hpcagent.science.lammps.contract_file import Checks, Column, ContractFile, LogReading, Variable
 from hpcagent.science.lammps.failures import FAILURE_MODES
 from hpcagent.sites import profile as site_profile
 

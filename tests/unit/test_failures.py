@@ -128,7 +128,7 @@ def test_nobody_else_decides_by_kinds_or_names():
     # The other two kinds are words of schedulers and of code, too.
     kinds = {"infrastructure", "simulation"}
     own = {
-        "science/lammps/trajectory.py",
+        "science/lammps/dump.py",
         "science/engines/task.py",
     }  # know errors of their own by name, and go on
     deciding = [

@@ -139,7 +139,7 @@ def test_each_group_is_found_by_name(offered_package, tmp_path):
 
 
 def test_a_job_script_of_an_offered_scheduler(offered_package, tmp_path):
-    from hpcagent.sites.workers.batch import job_script
+    from hpcagent.sites.workers.job_scripts import job_script
 
     lines = job_script(find_profile("our_cluster"), "workers", run_dir=tmp_path).splitlines()
     assert lines[:2] == ["#!/bin/bash", "#COBALT -n 3"]

@@ -26,7 +26,7 @@ from hpcagent.science.analysis.rdf import (
     pair_masks,
     peaks,
 )
-from hpcagent.science.lammps.trajectory import READING, Reading, Trajectory
+from hpcagent.science.lammps.frames import READING, Reading, Trajectory
 from hpcagent.statistics.timeseries import block_average
 
 __all__ = ["coordination", "count_neighbors"]

@@ -28,7 +28,8 @@ from hpcagent.apps.run import Run
 from hpcagent.beside import as_told, told
 from hpcagent.errors import AppFailed, HpcAgentError
 from hpcagent.model.parameter import Int
-from hpcagent.science.lammps.trajectory import Frame, Reading, Trajectory, open_trajectory
+from hpcagent.science.lammps.frames import Frame, Reading, Trajectory
+from hpcagent.science.lammps.trajectory import open_trajectory
 
 __all__ = ["RANKS", "Communicator", "Followed", "Work", "analyse", "followed", "following", "shares", "total"]
 

@@ -16,7 +16,7 @@ from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
 from hpcagent.model.parameter import Float, Text
 from hpcagent.science.analysis.frames import BLOCKS, RANKS, Communicator, analyse, following, total
-from hpcagent.science.lammps.trajectory import READING, Reading, Trajectory
+from hpcagent.science.lammps.frames import READING, Reading, Trajectory
 from hpcagent.units import BOLTZMANN_J_PER_K
 
 __all__ = ["XI", "follow", "msd", "squared_displacements", "yeh_hummer"]

@@ -16,7 +16,7 @@ from hpcagent.errors import AppFailed
 from hpcagent.model.contract import Metric
 from hpcagent.model.parameter import Float, Int, Text
 from hpcagent.science.analysis.frames import RANKS, Communicator, analyse, shares
-from hpcagent.science.lammps.trajectory import READING, Frame, Reading, Trajectory
+from hpcagent.science.lammps.frames import READING, Frame, Reading, Trajectory
 from hpcagent.statistics.timeseries import block_average
 
 __all__ = ["averaged", "count", "freud_system", "is_flat", "largest_radius", "pair_masks", "peaks", "rdf"]

@@ -19,7 +19,7 @@ from hpcagent.statistics.timeseries import block_average
 from hpcagent.units import BOLTZMANN_J_PER_K, UnitStyle, factor
 
 if TYPE_CHECKING:
-    from hpcagent.science.lammps.log import Run as _Leg
+    from hpcagent.science.lammps.log_records import Run as _Leg
 
 __all__ = ["GreenKubo", "green_kubo", "viscosity"]
 

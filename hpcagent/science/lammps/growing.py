@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcagent.regular import open_regular
-from hpcagent.science.lammps.log import Log, Run, parse_log
+from hpcagent.science.lammps.log import parse_log
+from hpcagent.science.lammps.log_records import Log, Run
 
 __all__ = ["BANNER", "LOOP", "MARK", "MOST_ROWS", "RUN_COMMAND", "Growing", "as_log", "asked_of"]
 

@@ -1,7 +1,7 @@
 """The one leg of an input run that is analysed: its file, units, times, numbers of atoms and energies.
 
-Every app that reads a LAMMPS log takes it from here, and `hpcagent.science.lammps.metrics` decides by the same
-functions, so that no two of them tell another timestep or other energies of one log.
+Every app that reads a LAMMPS log takes it from here, and by the functions of `hpcagent.science.lammps.production`
+the metrics are decided too, so that no two of them tell another timestep or other energies of one log.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from hpcagent.apps.missing import missing_file
 from hpcagent.errors import AppFailed
-from hpcagent.science.lammps.log import Run, read_log
-from hpcagent.science.lammps.metrics import (
+from hpcagent.science.lammps.log import read_log
+from hpcagent.science.lammps.log_records import Run
+from hpcagent.science.lammps.production import (
     energies_per_atom,
     extent,
     production_run,

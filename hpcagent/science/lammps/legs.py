@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcagent.science.lammps.log import Run
+from hpcagent.science.lammps.log_records import Run
 
 __all__ = ["legs"]
 

@@ -12,16 +12,28 @@ and are left out where it is small.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcagent.errors import BadInput, nearest
-from hpcagent.science.lammps.legs import legs
-from hpcagent.science.lammps.log import Log, Run
+from hpcagent.science.lammps.log_records import Log, Run
+from hpcagent.science.lammps.metric_table import METRICS, metric_units
+from hpcagent.science.lammps.production import (
+    DISAGREEMENT,
+    PRINTED,
+    SECONDS_PER_DAY,
+    check_discard,
+    discarded_share,
+    dynamics,
+    energies_per_atom,
+    extent,
+    kept_rows,
+    production_run,
+    row_counts,
+    step_size,
+    times_of,
+)
 from hpcagent.statistics.timeseries import (
     block_average,
     conserved,
@@ -31,44 +43,9 @@ from hpcagent.statistics.timeseries import (
 )
 from hpcagent.units import STYLES, UnitStyle, factor, unit_style
 
-__all__ = [
-    "METRICS",
-    "Measured",
-    "MetricInfo",
-    "discarded_share",
-    "energies_per_atom",
-    "extent",
-    "measure",
-    "metric_units",
-    "production_run",
-    "reduce_column",
-    "reduced",
-    "row_counts",
-    "row_times",
-    "step_size",
-]
+__all__ = ["Measured", "measure"]
 
 _Array = NDArray[np.float64]
-_SECONDS_PER_DAY = 86400.0
-_DISAGREEMENT = 0.02
-_DEFAULT_DISCARD = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class MetricInfo:
-    """One entry of the catalogue.
-
-    Attributes:
-        unit: Unit; the word `time` stands for the unit of time of the style.
-        description: What it is.
-        formula: How it is computed, or where it is read.
-        styles: In which `units` styles it exists: all, those with physical units, or `lj` alone.
-    """
-
-    unit: str
-    description: str
-    formula: str
-    styles: Literal["all", "physical", "lj"] = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,191 +63,6 @@ class Measured:
     uncertainty: dict[str, float] = field(default_factory=dict)
     units: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-
-
-_LOOP = "the `Loop time` line"
-_SLOPE = "b of the least-squares line E = a + b t; the error knows of random walks"
-_WITHIN = "sqrt(<var(E)> / <var(K)>)"
-
-METRICS: dict[str, MetricInfo] = {
-    "ns_per_day": MetricInfo(
-        "ns/day", "simulated time per day of wall time", "steps * timestep / loop time", "physical"
-    ),
-    "ns_per_day_cpu": MetricInfo(
-        "ns/day",
-        "simulated time per day of CPU time: the speed the run would have had with its cores to itself",
-        "ns_per_day / (CPU use / (100 % * threads that compute forces))",
-        "physical",
-    ),
-    "tau_per_day": MetricInfo(
-        "tau/day", "simulated reduced time per day of wall time", "steps * timestep / loop time", "lj"
-    ),
-    "tau_per_day_cpu": MetricInfo(
-        "tau/day",
-        "simulated reduced time per day of CPU time: the speed the run would have had with its cores to itself",
-        "tau_per_day / (CPU use / (100 % * threads that compute forces))",
-        "lj",
-    ),
-    "timesteps_per_s": MetricInfo("timesteps/s", "steps per second of wall time", "steps / loop time"),
-    "timesteps_per_s_cpu": MetricInfo(
-        "timesteps/s",
-        "steps per second of CPU time: the speed the run would have had with its cores to itself",
-        "timesteps_per_s / (CPU use / (100 % * threads that compute forces))",
-    ),
-    "cpu_use_percent": MetricInfo("%", "CPU use per MPI task", "the `% CPU use` line"),
-    "loop_time_s": MetricInfo("s", "wall time of the production leg", _LOOP),
-    "neighbor_builds": MetricInfo("1", "neighbour list builds", "`Neighbor list builds`"),
-    "neighbor_builds_per_step": MetricInfo("1", "neighbour list builds per step", "neighbor_builds / steps"),
-    "dangerous_builds": MetricInfo(
-        "1", "builds that may have come too late; absent when LAMMPS did not check", "`Dangerous builds`"
-    ),
-    "unsafe_builds": MetricInfo(
-        "1",
-        "builds that were not shown to be in time: the dangerous ones, or all where LAMMPS did not check",
-        "`Dangerous builds`, else `Neighbor list builds`",
-    ),
-    "n_atoms": MetricInfo("1", "number of atoms at the end", _LOOP),
-    "kspace_force_error_mev_per_angstrom": MetricInfo(
-        "meV/angstrom",
-        "RMS error of the forces by kspace_style's own estimate",
-        "`estimated absolute RMS force accuracy`",
-        "physical",
-    ),
-    "kspace_force_error_reduced": MetricInfo(
-        "epsilon/sigma",
-        "RMS error of the forces by kspace_style's own estimate",
-        "`estimated absolute RMS force accuracy`",
-        "lj",
-    ),
-    "kspace_force_error_relative": MetricInfo(
-        "1",
-        "the same against the force between two elementary charges at a distance of one unit of length",
-        "`estimated relative force accuracy`",
-    ),
-    "timestep": MetricInfo("time", "timestep", "echoed `timestep`, or the style's default"),
-    "simulated_ps": MetricInfo("ps", "simulated time of the production leg", "steps * timestep", "physical"),
-    "simulated_tau": MetricInfo("tau", "simulated time of the production leg", "steps * timestep", "lj"),
-    "sampled_ps": MetricInfo("ps", "time between the first and last row used", "t_last - t_first", "physical"),
-    "sampled_tau": MetricInfo("tau", "time between the first and last row used", "t_last - t_first", "lj"),
-    "n_samples": MetricInfo("1", "thermo rows used", "rows of the production leg without the discarded share"),
-    "energy_fluctuation_1ps": MetricInfo(
-        "1",
-        "fluctuation of the conserved energy against that of the kinetic energy, within windows of 1 ps",
-        f"{_WITHIN}, over all windows of 1 ps",
-        "physical",
-    ),
-    "energy_fluctuation_1tau": MetricInfo(
-        "1",
-        "fluctuation of the conserved energy against that of the kinetic energy, within windows of 1 tau",
-        f"{_WITHIN}, over all windows of 1 tau",
-        "lj",
-    ),
-    "energy_fluctuation_run": MetricInfo(
-        "1",
-        "the same over the whole run: it grows with the run's length where the energy walks",
-        "rms(E - <E>) / rms(K - <K>)",
-    ),
-    "energy_fluctuation": MetricInfo("1", "old name of `energy_fluctuation_run`", "rms(E - <E>) / rms(K - <K>)"),
-    "drift_mev_per_atom_ns": MetricInfo(
-        "meV/atom/ns", "signed drift of the conserved energy per atom", f"b / N; {_SLOPE}", "physical"
-    ),
-    "drift_epsilon_per_atom_tau": MetricInfo(
-        "epsilon/atom/tau", "signed drift of the conserved energy per atom", f"b / N; {_SLOPE}", "lj"
-    ),
-    "drift_kt_per_dof_ns": MetricInfo(
-        "kT/dof/ns", "signed drift per degree of freedom", f"b / (2 <K>), as 2 K = f k_B T; {_SLOPE}", "physical"
-    ),
-    "drift_kt_per_dof_tau": MetricInfo(
-        "kT/dof/tau", "signed drift per degree of freedom", f"b / (2 <K>), as 2 K = f k_B T; {_SLOPE}", "lj"
-    ),
-    "drift_per_kinetic_energy_per_ns": MetricInfo(
-        "1/ns", "signed drift against the kinetic energy", f"b / <K>; {_SLOPE}", "physical"
-    ),
-    "drift_per_kinetic_energy_per_tau": MetricInfo(
-        "1/tau", "signed drift against the kinetic energy", f"b / <K>; {_SLOPE}", "lj"
-    ),
-    "drift_ppm": MetricInfo(
-        "ppm", "size of the fitted drift over the rows used, of |<E>|", "|b| (t_last - t_first) / |<E>|"
-    ),
-    "drift_ppm_kinetic": MetricInfo(
-        "ppm", "size of the fitted drift over the rows used, of <K>", "|b| (t_last - t_first) / <K>"
-    ),
-    "drift_ppm_last_first": MetricInfo(
-        "ppm", "size of the change from first to last row used, of |E_first|", "|E_last - E_first| / |E_first|"
-    ),
-    "rms_ppm": MetricInfo("ppm", "fluctuation of the conserved energy, of |<E>|", "rms(E - <E>) / |<E>|"),
-    "temperature": MetricInfo("K", "mean temperature", "block average of Temp", "physical"),
-    "temperature_reduced": MetricInfo("epsilon/kB", "mean reduced temperature", "block average of Temp", "lj"),
-    "pressure": MetricInfo("bar", "mean pressure", "block average of Press", "physical"),
-    "pressure_reduced": MetricInfo("epsilon/sigma^3", "mean reduced pressure", "block average of Press", "lj"),
-    "density": MetricInfo("g/cm^3", "mean density", "block average of Density", "physical"),
-    "density_reduced": MetricInfo("mass/sigma^3", "mean reduced density", "block average of Density", "lj"),
-    "potential_energy_mev_per_atom": MetricInfo(
-        "meV/atom", "mean potential energy per atom", "block average of PotEng / N", "physical"
-    ),
-    "kinetic_energy_mev_per_atom": MetricInfo(
-        "meV/atom", "mean kinetic energy per atom", "block average of KinEng / N", "physical"
-    ),
-    "total_energy_mev_per_atom": MetricInfo(
-        "meV/atom",
-        "mean total energy per atom; no error where it is conserved",
-        "block average of TotEng / N",
-        "physical",
-    ),
-    "potential_energy_epsilon_per_atom": MetricInfo(
-        "epsilon/atom", "mean potential energy per atom", "block average of PotEng / N", "lj"
-    ),
-    "kinetic_energy_epsilon_per_atom": MetricInfo(
-        "epsilon/atom", "mean kinetic energy per atom", "block average of KinEng / N", "lj"
-    ),
-    "total_energy_epsilon_per_atom": MetricInfo(
-        "epsilon/atom",
-        "mean total energy per atom; no error where it is conserved",
-        "block average of TotEng / N",
-        "lj",
-    ),
-}
-
-
-def metric_units(units: str) -> dict[str, str]:
-    """The metrics that exist in a `units` style, with their units.
-
-    Args:
-        units: A LAMMPS style, e.g. `metal`.
-
-    Returns:
-        Unit by metric name, in the order of `METRICS`.
-
-    Raises:
-        BadInput: LAMMPS has no such style.
-
-    Example:
-        >>> metric_units("real")["timestep"], "tau_per_day" in metric_units("real")
-        ('fs', False)
-    """
-    style = unit_style(units)
-    shown = ("all", "lj") if style.reduced else ("all", "physical")
-    found = {}
-    for name, info in METRICS.items():
-        if info.styles not in shown or (name == "density" and style.density is None):
-            continue
-        found[name] = style.time if info.unit == "time" else info.unit
-    return found
-
-
-def production_run(log: Log, production: int = -1) -> Run | None:
-    """The run that is measured.
-
-    Args:
-        log: A parsed log.
-        production: Index among the complete runs that made steps (minimisations and reruns not counted; pieces
-            that follow on from each other, of `run N every M`, `pre no` or a loop of `jump`, are one).
-
-    Returns:
-        The run, or None if the log has no such run.
-    """
-    runs = _dynamics(log)
-    return runs[production] if -len(runs) <= production < len(runs) else None
 
 
 def measure(log: Log, *, production: int = -1, discard: float | None = None) -> Measured:
@@ -294,266 +86,21 @@ def measure(log: Log, *, production: int = -1, discard: float | None = None) -> 
         >>> measure(parse_log("")).notes
         ('the log holds no complete run that made steps',)
     """
-    _check_discard(discard)
+    check_discard(discard)
     run = production_run(log, production)
     if run is None:
-        count = len(_dynamics(log))
+        count = len(dynamics(log))
         why = f"the log holds {count} complete runs that made steps, not number {production}"
         return Measured(notes=(why if count else "the log holds no complete run that made steps",))
     return _Measuring(run, discarded_share(log, discard)).all()
 
 
-def discarded_share(log: Log, discard: float | None) -> float:
-    """The share of the production run that is left out: as given, or by default 0.2 of an only run, else 0."""
-    if discard is not None:
-        return discard
-    return _DEFAULT_DISCARD if len(_dynamics(log)) == 1 else 0.0
-
-
-def reduce_column(
-    run: Run,
-    column: str,
-    how: Literal["mean", "std", "last", "first", "min", "max", "slope"] | str,
-    discard: float = 0.0,
-) -> float:
-    """One number from a thermo column.
-
-    Args:
-        run: A run of a log.
-        column: Header, thermo keyword or alias.
-        how: `slope` is the least-squares slope per unit of time of the style; `std` is the population's.
-        discard: Share of the rows' span left out at the beginning, in [0, 1).
-
-    Returns:
-        The number, in the unit of the column; NaN if a value used is not finite, there is no row, or (slope)
-        the time cannot be told.
-
-    Raises:
-        BadInput: No such column, no such `how`, or `discard` out of range.
-    """
-    return reduced(run, column, how, discard)[0]
-
-
-def reduced(run: Run, column: str, how: str, discard: float = 0.0) -> tuple[float, float]:
-    """As `reduce_column`, with the standard error.
-
-    Those of a mean and of a slope are of `block_average` and `fitted_slope`. The error of a standard deviation s
-    follows from that of the mean of (x - <x>)^2: error(s^2) / (2 s). Single rows
-    (`first`, `last`, `min`, `max`) have none: it is NaN.
-
-    Raises:
-        BadInput: As `reduce_column`.
-    """
-    _check_discard(discard)
-    if column not in run:
-        raise BadInput(f"the run has no thermo column {column!r}; {nearest(column, run.columns)}", value=column)
-    if how not in _REDUCTIONS and how != "slope":
-        raise BadInput(f"{how!r} is no way to reduce a column; {nearest(how, [*_REDUCTIONS, 'slope'])}", value=how)
-    values = run[column]
-    kept = _kept(run, discard)
-    values = values[kept]
-    if values.size == 0 or not np.isfinite(values).all():
-        return math.nan, math.nan
-    if how == "slope":
-        time = _times(run, step_size(run)[0])
-        return (math.nan, math.nan) if time is None else fitted_slope(time[kept], values)
-    if how == "mean":
-        return block_average(values)
-    value = float(_REDUCTIONS[how](values))
-    if how != "std" or value == 0.0:
-        return value, math.nan
-    return value, block_average((values - values.mean()) ** 2)[1] / (2.0 * value)
-
-
-_REDUCTIONS: dict[str, Callable[[_Array], float]] = {
-    "mean": lambda x: float(x.mean()),
-    "std": lambda x: float(x.std()),
-    "last": lambda x: float(x[-1]),
-    "first": lambda x: float(x[0]),
-    "min": lambda x: float(x.min()),
-    "max": lambda x: float(x.max()),
-}
-
-
-def _check_discard(discard: float | None) -> None:
-    if discard is not None and not 0.0 <= discard < 1.0:
-        raise BadInput(f"discard={discard} is outside [0, 1).", value=discard)
-
-
-def _dynamics(log: Log) -> list[Run]:
-    return list(legs([r for r in log.runs if r.complete and r.steps and r.kind not in ("minimize", "rerun")]))
-
-
-def extent(run: Run) -> list[str]:
-    """What of a run in pieces is measured, what is not, and what speaks against its rows being all."""
-    said = []
-    if run.pieces > 1:
-        first, last = run["Step"][[0, -1]]
-        said.append(
-            f"measured over {run.pieces} pieces that follow on from each other with nothing changed in between, "
-            f"steps {first:.0f} to {last:.0f}"
-        )
-    if run.broken_by:
-        begun = f" before step {run['Step'][0]:.0f}" if "Step" in run and len(run) else " before it"
-        said.append(
-            f"of a run in pieces, those{begun} are not measured: {run.broken_by!r} came between, and what was "
-            "changed is not one leg"
-        )
-    return [*said, *run.doubts]
-
-
-def _kept(run: Run, discard: float) -> NDArray[np.bool_]:
-    """Rows after the discarded share of the run, by Step where there is one and by row number otherwise."""
-    along = run["Step"] if "Step" in run else np.arange(len(run), dtype=np.float64)
-    if len(run) == 0:
-        return np.zeros(0, dtype=np.bool_)
-    kept: NDArray[np.bool_] = along >= along[0] + discard * (along[-1] - along[0])
-    return kept
-
-
-def step_size(run: Run) -> tuple[float | None, str | None]:
-    """Timestep in the style's unit of time, and a note if the sources disagree.
-
-    The Time column and LAMMPS's own Performance line are what LAMMPS used; the echoed command can be missed
-    (echo off, a library that sets it). They serve when they differ from it by more than their rounding.
-    """
-    echoed = run.timestep
-    said, rounding = _performance_step(run)
-    column = _column_step(run)
-    if run.timestep_varies:
-        # The Performance line is of the timestep that the run ended with.
-        return column, (
-            "fix dt/reset varies the timestep, and no column Time says by how much; add `time` to thermo_style"
-            if column is None
-            else "fix dt/reset varies the timestep: `timestep` is its mean"
-        )
-    if column is not None:
-        if echoed is None or abs(column - echoed) > _DISAGREEMENT * abs(column):
-            return column, None if echoed is None else (
-                f"timestep {echoed:g} was echoed, but the Time column advances by {column:g} a step, which is used"
-            )
-        return echoed, None
-    if said is None:
-        return echoed, None
-    if echoed is None:
-        return said, f"the log does not say the timestep; {said:.4g} is taken from the Performance line"
-    if abs(said - echoed) > (_DISAGREEMENT + rounding) * abs(said):
-        return said, (
-            f"timestep {echoed:g} was echoed, but LAMMPS's Performance line says {said:.4g}; the latter is used"
-        )
-    return echoed, None
-
-
-# Performance prints three decimals.
-_PRINTED = 0.0005
 # Of solid and liquid argon rows up to 0.1 ps apart give the metric of every step within 1 %, at 0.5 ps 10 % more.
 _COARSE = 0.1 * (1 + 1e-6)
 # Intervals of time are one where they differ by less: times are printed with few digits.
 _UNEVEN = 1e-3
 # The energy over the run against that within windows: a bounded difference to the shadow energy gives about 1.
 _WALKED = 1.5
-
-
-def _performance_step(run: Run) -> tuple[float | None, float]:
-    """Timestep behind the Performance line in the style's unit of time, and its relative rounding error."""
-    per_second = run.performance.get("timesteps/s")
-    for unit in ("ns/day", "fs/day", "tau/day"):
-        rate = run.performance.get(unit)
-        if not rate or not per_second or run.units not in STYLES:
-            continue
-        style = unit_style(run.units)
-        if style.reduced != (unit == "tau/day"):
-            return None, 0.0
-        scale = 1.0 if style.reduced else factor(unit.partition("/")[0], style.time)
-        return rate * scale / _SECONDS_PER_DAY / per_second, _PRINTED / rate + _PRINTED / per_second
-    return None, 0.0
-
-
-def _column_step(run: Run) -> float | None:
-    """Mean timestep between the first and the last row by the Time column."""
-    if "Time" not in run or "Step" not in run or len(run) < 2:
-        return None
-    steps, times = run["Step"], run["Time"]
-    made = steps[-1] - steps[0]
-    value = float((times[-1] - times[0]) / made) if made > 0 else math.nan
-    # Eight printed digits: late in a long run the difference of two Times can be lost in rounding.
-    lost = abs(times[-1]) * 1e-6 > _DISAGREEMENT * abs(times[-1] - times[0])
-    return value if math.isfinite(value) and value > 0 and not lost else None
-
-
-def row_times(run: Run) -> _Array | None:
-    """(n_rows,) time of each row since the first, in the style's unit of time; None where the log does not say."""
-    return _times(run, step_size(run)[0])
-
-
-def _times(run: Run, step_size: float | None) -> _Array | None:
-    """(n_rows,) time of each row since the first, in the style's unit of time.
-
-    From Step and the timestep; from the Time column where there is no Step or the timestep varies.
-    """
-    if "Time" in run and (run.timestep is None or step_size is None or "Step" not in run):
-        time = run["Time"]
-    elif "Step" in run and step_size is not None:
-        time = run["Step"] * step_size
-    else:
-        return None
-    since: _Array = time - time[0] if time.size else time
-    return since
-
-
-def row_counts(run: Run) -> tuple[_Array | None, tuple[str, ...]]:
-    """(n_rows,) number of atoms in each row, and what is to be said; None where it changes and no row says it."""
-    if "Atoms" in run:
-        counts: _Array = run["Atoms"]
-        if not np.isfinite(counts).all():
-            return None, ("the column Atoms is not finite",)
-        if np.ptp(counts) == 0:
-            return counts, ()
-        return counts, (
-            f"the number of atoms changes, from {counts[0]:.0f} to {counts[-1]:.0f}: energies per atom are those "
-            "of each row's atoms, and speeds are of a system that changes",
-        )
-    if run.n_atoms is None:
-        return None, ()
-    start = run.n_atoms_start
-    if run.atoms_changed_by or (start is not None and start != run.n_atoms):
-        why = f"by fix {', '.join(run.atoms_changed_by)}" if run.atoms_changed_by else f"from {start}"
-        return None, (
-            f"the number of atoms may change during the run ({why}; {run.n_atoms} at its end), and no row "
-            "says it: nothing per atom; add `atoms` to thermo_style",
-        )
-    notes: tuple[str, ...] = ()
-    if start is None and run.lost != "error":
-        what = f"the log says thermo_modify lost {run.lost}" if run.lost else "the log hides commands"
-        notes = (
-            f"{what}, and does not say how many atoms the run began with: some may be lost without a word; add "
-            "`atoms` to thermo_style",
-        )
-    return np.full(len(run), float(run.n_atoms)), notes
-
-
-def energies_per_atom(run: Run) -> tuple[bool, str | None]:
-    """Whether energies are printed per atom, and a note if that is not what was echoed.
-
-    Kinetic energy and temperature tell it apart (a factor of N); the echoed `thermo_modify norm` or the style's
-    default serves where they are not both printed.
-    """
-    echoed = bool(run.normalized)
-    counts = run["Atoms"] if "Atoms" in run else np.full(len(run), float(run.n_atoms or 0))
-    if run.units not in STYLES or "KinEng" not in run or "Temp" not in run:
-        return echoed, None
-    kinetic, temperature = run["KinEng"], run["Temp"]
-    usable = np.isfinite(kinetic) & np.isfinite(temperature) & (kinetic > 0) & (temperature > 0) & (counts > 0)
-    if not usable.any() or counts[usable].min() < 20:
-        return echoed, None
-    boltzmann = unit_style(run.units).boltzmann
-    whole = 0.5 * run.dimension * (counts[usable] - 1) * boltzmann * temperature[usable]
-    # 1 for the whole system, 1/N per atom; constraints change it by less than sqrt(N).
-    ratio = float(np.median(kinetic[usable] / whole))
-    seen = ratio < 1.0 / math.sqrt(float(np.median(counts[usable])))
-    if seen == echoed or run.normalized is None:
-        return seen, None
-    return seen, f"energies are printed {'per atom' if seen else 'for the whole system'}, by KinEng against Temp"
 
 
 def _even(time: _Array) -> slice:
@@ -578,7 +125,7 @@ class _Measuring:
         self.step_size, note = step_size(run)
         if note:
             self.notes.append(note)
-        self.kept = _kept(run, discard)
+        self.kept = kept_rows(run, discard)
         self.atoms = self._atoms()
         self.per_atom, note = energies_per_atom(run)
         if note:
@@ -654,12 +201,12 @@ class _Measuring:
         if self.style.reduced:
             self._put("simulated_tau", simulated)
             if run.loop_time_s and timed:
-                self._put_speed("tau_per_day", simulated / run.loop_time_s * _SECONDS_PER_DAY)
+                self._put_speed("tau_per_day", simulated / run.loop_time_s * SECONDS_PER_DAY)
             return
         self._put("simulated_ps", simulated * factor(self.style.time, "ps"))
         if not (run.loop_time_s and timed):
             return
-        rate = simulated * factor(self.style.time, "ns") / run.loop_time_s * _SECONDS_PER_DAY
+        rate = simulated * factor(self.style.time, "ns") / run.loop_time_s * SECONDS_PER_DAY
         self._put_speed("ns_per_day", rate)
         self._compare_with_performance(rate)
 
@@ -674,7 +221,7 @@ class _Measuring:
 
     def _compare_with_performance(self, rate: float) -> None:
         said = self.run.performance.get("ns/day")
-        if said and not self.run.timestep_varies and abs(rate - said) > _DISAGREEMENT * said + _PRINTED:
+        if said and not self.run.timestep_varies and abs(rate - said) > DISAGREEMENT * said + PRINTED:
             self.notes.append(f"ns/day is {rate:.6g} by steps, timestep and loop time, but LAMMPS says {said:g}")
 
     def _counts(self) -> None:
@@ -811,7 +358,7 @@ class _Measuring:
         for name in ("energy_fluctuation_run", "energy_fluctuation"):
             self._put(name, over_all)
         name = "energy_fluctuation_1tau" if style.reduced else "energy_fluctuation_1ps"
-        times = _times(self.run, self.step_size)
+        times = times_of(self.run, self.step_size)
         if times is None:
             return
         even = _even(times[self.kept])
@@ -858,7 +405,7 @@ class _Measuring:
         self, style: UnitStyle, energy: _Array, mean_kinetic: float | None, atoms: int
     ) -> tuple[float, float] | None:
         """Fitted change over the rows used (slope times duration) with its error, in the unit of energy."""
-        times = _times(self.run, self.step_size)
+        times = times_of(self.run, self.step_size)
         if times is None:
             return None
         time = times[self.kept]

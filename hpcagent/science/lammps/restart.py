@@ -27,7 +27,8 @@ from hpcagent.errors import AppFailed, BadInput
 from hpcagent.model.space import Space
 from hpcagent.regular import open_regular
 from hpcagent.science.lammps.legs import legs
-from hpcagent.science.lammps.log import Log, Run, parse_log
+from hpcagent.science.lammps.log import parse_log
+from hpcagent.science.lammps.log_records import Log, Run
 from hpcagent.science.lammps.script import Script
 
 __all__ = [

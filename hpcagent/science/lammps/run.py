@@ -28,11 +28,14 @@ from hpcagent.science.lammps.boxed import fill, lammps_box, recover, take_out
 from hpcagent.science.lammps.collected import begun_anew
 from hpcagent.science.lammps.executable import command, variables
 from hpcagent.science.lammps.failures import Ended, failure_of, no_room
-from hpcagent.science.lammps.log import Log, parse_log
-from hpcagent.science.lammps.log import Run as Leg
-from hpcagent.science.lammps.metrics import Measured, discarded_share, measure, production_run, reduced
+from hpcagent.science.lammps.log import parse_log
+from hpcagent.science.lammps.log_records import Log
+from hpcagent.science.lammps.log_records import Run as Leg
+from hpcagent.science.lammps.metrics import Measured, measure
 from hpcagent.science.lammps.mode import way_of
 from hpcagent.science.lammps.potentials import elsewhere, undecided
+from hpcagent.science.lammps.production import discarded_share, production_run
+from hpcagent.science.lammps.reduced import reduced
 from hpcagent.science.lammps.restart import (
     END,
     NONE,

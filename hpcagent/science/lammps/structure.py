@@ -314,7 +314,7 @@ def _final(path: Path, source: str, rule: Mapping[str, Any], units: str) -> Any:
         if rule["periodic"] is not None:
             found.pbc = rule["periodic"]
     else:
-        from hpcagent.science.lammps.trajectory import last_frame_of_dump
+        from hpcagent.science.lammps.dump import last_frame_of_dump
 
         with io.StringIO(last_frame_of_dump(path).decode()) as file:
             found = read_lammps_dump_text(file, index=-1, units=units, specorder=list(elements))

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
-from hpcagent.science.lammps.log import canonical
 from hpcagent.science.lammps.script import Command, commands, nested
+from hpcagent.science.lammps.thermo_columns import canonical
 
 __all__ = ["columns_of", "lacking", "remedy"]
 

@@ -27,9 +27,13 @@ from hpcagent.science.lammps.failures import Ended, failure_of
 from hpcagent.science.lammps.growing import Growing, as_log, asked_of
 from hpcagent.science.lammps.halting import ended_by_us, ends_by_itself, watchable
 from hpcagent.science.lammps.legs import legs
-from hpcagent.science.lammps.log import Log, parse_log
-from hpcagent.science.lammps.log import Run as Leg
-from hpcagent.science.lammps.metrics import METRICS, discarded_share, measure, reduced
+from hpcagent.science.lammps.log import parse_log
+from hpcagent.science.lammps.log_records import Log
+from hpcagent.science.lammps.log_records import Run as Leg
+from hpcagent.science.lammps.metric_table import METRICS
+from hpcagent.science.lammps.metrics import measure
+from hpcagent.science.lammps.production import discarded_share
+from hpcagent.science.lammps.reduced import reduced
 from hpcagent.science.lammps.restart import Earlier, stacked
 from hpcagent.units import STYLES, unit_style
 

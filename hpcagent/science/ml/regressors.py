@@ -69,7 +69,9 @@ def versions(kind: str) -> dict[str, str]:
 def _own_gp(x: _Array, y: _Array) -> Arrays:
     from hpcagent.model.parameter import Float
     from hpcagent.model.space import Space
-    from hpcagent.statistics.gp import GP, Features, NoFit, one_thread
+    from hpcagent.statistics.covariance import NoFit, one_thread
+    from hpcagent.statistics.features import Features
+    from hpcagent.statistics.gp import GP
 
     low, high = x.min(axis=0), x.max(axis=0)
     width = np.where(high > low, high - low, 1.0)

@@ -13,35 +13,23 @@ leaves jobs behind when it has given up. Here the executor looks after its own b
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
-import re
 import shlex
 import threading
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import psutil
-from parsl.addresses import address_by_interface
 from parsl.executors.high_throughput.errors import ManagerLost
-from parsl.executors.high_throughput.manager_selector import RandomManagerSelector
 from parsl.jobs.states import JobState, JobStatus
 
 from hpcagent.errors import BadInput, BlockLost, SiteFailed, StoreFull
-from hpcagent.lifeline import end_all, node_name
 from hpcagent.model.failures import name_of_end
-from hpcagent.sites.block import Block, block_of, worker_launcher_of
+from hpcagent.sites.block import Block, project_of
 from hpcagent.sites.launch import python_command
-from hpcagent.sites.launchers import NodeWorkers, SrunWorkers, worker_launcher
-from hpcagent.sites.ledger import Ledger
-from hpcagent.sites.profile import Profile, account_of
 from hpcagent.sites.schedulers.base import (
-    Allocation,
     Job,
     NodeShape,
     Places,
@@ -50,13 +38,13 @@ from hpcagent.sites.schedulers.base import (
     SchedulerDown,
     pause_s,
 )
-from hpcagent.sites.tables import ExecutorProfile
-from hpcagent.sites.workers.blocks import CLOCKS_S, BatchBlocks
+from hpcagent.sites.workers.blocks import BatchBlocks
 from hpcagent.sites.workers.executor import Executor, log_tail
-from hpcagent.sites.workers.local import LocalBlocks
+from hpcagent.sites.workers.inside_blocks import InsideBlocks
+from hpcagent.sites.workers.job_words import about_end, about_waiting, was_past_its_end, why_waiting
 from hpcagent.sites.workers.placement import share
 
-__all__ = ["BatchExecutor", "addresses_of", "batch_executor", "coordinator_script", "job_script", "project_of"]
+__all__ = ["BatchExecutor"]
 
 _SCALE_EVERY_S = 0.5
 _DEATHS_IN_A_ROW = 3
@@ -75,57 +63,6 @@ _TOLD_AT_LEAST_S = 3600.0
 """That no job is taken is said after a minute, then whenever that time has doubled, then every hour."""
 _WAITS_S = 60.0
 """A job that waits for so long for an ordinary reason is worth a word."""
-_NEVER = re.compile(
-    r"Can Never Run|BadConstraints|Partition(TimeLimit|NodeLimit|Config)|Invalid(Account|QOS)"
-    r"|DependencyNeverSatisfied|(QOS|Assoc)(Max\w*PerJob|Min)"
-)
-"""In the reason of a job that waits: it will not run as it was submitted (PBS's comment, Slurm's words)."""
-_ORDINARY = re.compile(r"$|None$|Priority|Resources|Not Running: (Insufficient amount|Job would|Not enough)")
-"""Reasons for which every job waits at some time."""
-COORDINATOR_CPUS, _COORDINATOR_GB = 2, 4.0
-"""What a coordinator in a job of its own asks for; it and its interchange take 0.2 GB, measured."""
-_MOST_MPI_RUNS = 64
-"""Runs at once in a block of mode mpi, where the profile does not say: each holds a small Python process."""
-
-
-class InsideBlocks(LocalBlocks):
-    """The one block of a coordinator that runs inside an allocation: workers started here, on its nodes."""
-
-    allocation = ""
-    """Id of the scheduler's job around; the ids of blocks here are those of processes, which say nothing."""
-
-    def known(self) -> dict[str, Job]:
-        """Return how the block stands; nobody needs to be asked."""
-        jobs = {}
-        for job_id, job in self.resources.items():
-            code = job["process"].poll()
-            state: Any = "running" if code is None else ("cancelled" if job["cancelled"] else "failed")
-            jobs[job_id] = Job(job_id, state, exit_code=code)
-        return jobs
-
-    def lines(self, command: str, tasks_per_node: int, job_name: str) -> str:
-        """Return shell lines that start the workers on the nodes of the allocation."""
-        folder = str(Path(self.script_dir or ".").absolute())
-        nodes = len(getattr(self.launcher, "hosts", ())) or self.nodes_per_block
-        start = self.launcher(command, tasks_per_node, nodes, folder)
-        # Several lines see to their end themselves; see `launchers.py`.
-        start = start if "\n" in start else f"exec {start}"
-        return f"export JOBNAME={shlex.quote(job_name)}\n{start}"
-
-    def wait(self, within_s: float) -> None:
-        """Wait until the launchers have ended, which they do when their workers have."""
-        deadline = time.monotonic() + within_s
-        while time.monotonic() < deadline and any(j["process"].poll() is None for j in self.resources.values()):
-            time.sleep(0.02)
-
-    def end_all(self, *, within_s: float = 60.0) -> None:
-        """End the workers with everything they started on this node; the launcher ends the others."""
-        for job in self.resources.values():
-            if job["process"].poll() is None:
-                job["process"].terminate()
-        self.wait(3.0)
-        self.cancel(list(self.resources))
-        end_all(self.mark)
 
 
 class BatchExecutor(Executor):
@@ -312,21 +249,21 @@ class BatchExecutor(Executor):
             job = jobs[self.blocks_to_job_id[block_id]]
             if job.state not in ("pending", "held"):
                 continue
-            kind = _why(job)
+            kind = why_waiting(job)
             if self._waits.get(block_id, ("", 0.0))[0] != kind:
                 self._waits[block_id] = kind, now
             since = self._waits[block_id][1]
             after = {"never": 0.0, "unusual": polls_s, "ordinary": _WAITS_S}[kind]
             if now - since >= after and (block_id, kind) not in self._told_waiting:
                 self._told_waiting.add((block_id, kind))
-                self.tell(_about_waiting(job, kind, now - since))
+                self.tell(about_waiting(job, kind, now - since))
             if kind == "never" and now - since > polls_s:  # it was said more than once
                 never.append(job)
         if never and len(never) == len(live) and not self.bad_state_is_set:
             self.provider.cancel([job.job_id for job in never])
             self._fail(
                 SiteFailed(
-                    f"{_about_waiting(never[0], 'never', 0.0)}. It was cancelled. Ask for other nodes, cores or "
+                    f"{about_waiting(never[0], 'never', 0.0)}. It was cancelled. Ask for other nodes, cores or "
                     "walltime, or another queue ([block] of the profile; --nodes, --walltime, --queue)."
                 )
             )
@@ -402,7 +339,7 @@ class BatchExecutor(Executor):
                 given_back = block_id in self._given_back and job.state == "cancelled"
                 name = "ManagerLost" if given_back else name_of_end(job.state)
                 future.set_exception(BlockLost(message, name=name, log_tail=log_tail(err, out)))
-            elif job is not None and _was_past_its_end(job, time.monotonic() - since):
+            elif job is not None and was_past_its_end(job, time.monotonic() - since):
                 message = f"Contact with the workers on {error.hostname} was lost when the walltime of job"
                 future.set_exception(BlockLost(f"{message} {job.job_id} was over.", name=name_of_end("timeout")))
             elif job is None or self._closed or not self._word_may_come(block_id, time.monotonic() - since):
@@ -451,7 +388,7 @@ class BatchExecutor(Executor):
     def _end_of(self, job: Job) -> str:
         """How a block ended, in words."""
         if not self._inside:
-            return _about(job)
+            return about_end(job)
         how = f" with exit code {job.exit_code}" if job.state == "failed" else ""
         return f"{self._workers} {'ended' if how else 'were ended'}{how}"
 
@@ -669,415 +606,3 @@ class BatchExecutor(Executor):
         if up and self._command("END"):
             self.provider.wait(_END_S)
         self.provider.end_all()
-
-
-def project_of(block: Block) -> str | None:
-    """The project that a profile's own directives give its jobs (PBS); None: the default."""
-    found = [re.search(r"(?:^|\s)-P\s*(\S+)", words) for words in block.directives]
-    return next((word[1] for word in found if word), None)
-
-
-def _was_past_its_end(job: Job, lost_s: float) -> bool:
-    """Whether workers went, `lost_s` ago, as the walltime of their job was over, though it is shown running.
-
-    Example:
-        >>> _was_past_its_end(Job("7", "running", ends_at=time.time() - 9.0), lost_s=2.0)
-        True
-        >>> _was_past_its_end(Job("7", "ending", ends_at=time.time() - 9.0), lost_s=2.0)
-        False
-    """
-    now = time.time()
-    # One that is suspended has time left; of one that is ending Slurm tells when it was ended, by whomever.
-    if job.ends_at is None or job.state != "running":
-        return False
-    return job.ends_at < now and now - lost_s > job.ends_at - CLOCKS_S
-
-
-def _why(job: Job) -> Literal["never", "unusual", "ordinary"]:
-    """What kind of reason a job waits for.
-
-    Example:
-        >>> _why(Job("7", "pending", reason="Priority")), _why(Job("7", "pending", reason="BadConstraints"))
-        ('ordinary', 'never')
-    """
-    if _NEVER.search(job.reason):
-        return "never"
-    return "ordinary" if job.state == "pending" and _ORDINARY.match(job.reason) else "unusual"
-
-
-def _about_waiting(job: Job, kind: str, seconds: float) -> str:
-    reason = f" ({job.reason})" if job.reason else ""
-    if kind == "never":
-        return f"job {job.job_id} can never run, says the scheduler{reason}"
-    return f"job {job.job_id} {'is held' if job.state == 'held' else 'waits'} since {seconds:.0f} s{reason}"
-
-
-def _about(job: Job) -> str:
-    """A job's end in words.
-
-    Example:
-        >>> _about(Job("12", "timeout", reason="TimeLimit"))
-        'job 12 ended: timeout (TimeLimit)'
-    """
-    words = [w for w in (job.reason, "" if job.exit_code is None else f"exit code {job.exit_code}") if w]
-    what = job.state.replace("_", " ")
-    return f"job {job.job_id} ended: {what}" + (f" ({', '.join(words)})" if words else "")
-
-
-def batch_executor(
-    profile: Profile,
-    label: str,
-    *,
-    scheduler: Scheduler,
-    ledger: Ledger,
-    account: str | None,
-    workers: int | None = None,
-    max_blocks: int | None = None,
-    inside: Allocation | None = None,
-) -> BatchExecutor:
-    """Make the executor of a site with a batch system.
-
-    Args:
-        profile: The site's.
-        label: Of the executor in the profile.
-        scheduler: Answers how jobs stand.
-        ledger: Where every job is written down.
-        account: Who is charged.
-        workers: Runs at once on a node (mode tasks) or in a block (mpi), in place of what the profile says.
-        max_blocks: Blocks at a time, in place of what the profile says.
-        inside: The allocation whose nodes are to be used; None: jobs are submitted.
-    """
-    settings = profile.executors[label]
-    block = _fitted(profile, block_of(profile, label), inside)
-    cores = _cores_of(block, scheduler, inside)
-    shapes = _shapes(block, inside)
-    if inside is not None:
-        provider = _inside_provider(profile, block, inside)
-    else:
-        if block.cpus_per_node is None:  # PBS has to be told
-            block = dataclasses.replace(block, cpus_per_node=cores)
-        provider = _provider(profile, block, account, settings.worker_init, settings.cores_per_worker)
-        provider.prepare(
-            scheduler,
-            ledger,
-            poll_s=profile.poll_s,
-            site=profile.name,
-            executor=label,
-            nodes=block.nodes_per_block,
-            walltime_s=block.walltime_s,
-        )
-    counts = _workers_on(block, settings, shapes, cores, workers)
-    count = max(counts)
-    addresses = addresses_of(profile)
-    executor = BatchExecutor(
-        label=label,
-        provider=provider,
-        address=addresses[0] if len(addresses) == 1 else "0.0.0.0",  # Parsl's default asks the world for it
-        max_workers_per_node=count,
-        cores_per_worker=1e-6,
-        prefetch_capacity=settings.prefetch_capacity,
-        heartbeat_period=max(1, int(profile.heartbeat_s / 15)),
-        heartbeat_threshold=max(2, int(profile.heartbeat_s)),
-        poll_period=100,
-        encrypted=settings.encrypted,
-        manager_selector=RandomManagerSelector(),
-    )
-    executor.block = block
-    executor.addresses = addresses
-    executor.max_blocks = 1 if inside is not None else (max_blocks or block.max_blocks)
-    executor.submit_retries = profile.submit_retries
-    executor.slots = sum(counts)
-    executor.shapes = shapes
-    executor.unused_nodes = 0 if inside is None else len(inside.nodes) - block.nodes_per_block
-    executor.hosts_cores = cores
-    executor.hosts_gpus = block.node.gpus if block.node else 0
-    executor.python = settings.python
-    executor.mark = uuid.uuid4().hex
-    if isinstance(provider, InsideBlocks):
-        provider.mark = executor.mark
-    executor.pool_arguments = [
-        f"--preload={','.join(settings.preload)}",
-        f"--max_workers_per_node={count}",
-        *_differing(shapes, counts),
-        *_pinning(block, settings.cores_per_worker, alike=len({node.cores for node in shapes}) < 2),
-        *_places(profile, block),
-        *_time(profile, block, inside),
-    ]
-    return executor
-
-
-def _fitted(profile: Profile, block: Block, inside: Allocation | None) -> Block:
-    """Inside an allocation a block is what there is, and its workers are started as on so many nodes."""
-    if inside is None:
-        return block
-    launcher = worker_launcher_of(profile, block.label, len(inside.nodes))
-    first_only = launcher == "single" and block.mode == "tasks"
-    left = math.inf if inside.ends_at is None else max(60.0, inside.ends_at - time.time())
-    return dataclasses.replace(
-        block,
-        nodes_per_block=1 if first_only else len(inside.nodes),
-        worker_launcher=launcher,
-        min_blocks=0,
-        max_blocks=1,
-        walltime_s=int(min(left, 10 * 365 * 86400)),
-        max_idletime=math.inf,
-    )
-
-
-def _shapes(block: Block, inside: Allocation | None) -> tuple[NodeShape, ...]:
-    """The nodes of an allocation with the cores that runs may use there; none outside of one."""
-    if inside is None:
-        return ()
-    most = block.usable_cores
-    return tuple(
-        dataclasses.replace(node, cores=min(node.cores, most or node.cores))
-        for node in inside.nodes[: block.nodes_per_block]
-    )
-
-
-def _workers_on(
-    block: Block, settings: ExecutorProfile, shapes: Sequence[NodeShape], cores: int, asked: int | None
-) -> list[int]:
-    """Runs at once on each node of a block (mode tasks), or in all of it (mpi).
-
-    Raises:
-        BadInput: A node of the allocation has fewer cores than one worker takes.
-    """
-    each = settings.cores_per_worker
-    if block.mode == "mpi":
-        whole = sum(node.cores for node in shapes) if shapes else block.nodes_per_block * cores
-        return [asked or block.max_workers_per_node or min(_MOST_MPI_RUNS, whole)]
-    told = asked or (
-        block.max_workers_per_node if not shapes or block.accelerators else settings.max_workers_per_node
-    )
-    if told:
-        return [told] * block.nodes_per_block
-    small = next((node for node in shapes if node.cores < each), None)
-    if small is not None:
-        raise BadInput(
-            f"inside: a worker of the executor {block.label} takes {each} cores (cores_per_worker), but the node "
-            f"{small.host} of this job has {small.cores} for it. Ask for more cores on each node, or change the "
-            "profile.",
-            value=each,
-        )
-    return [max(1, node.cores // each) for node in shapes] or [max(1, cores // each)] * block.nodes_per_block
-
-
-def _differing(shapes: Sequence[NodeShape], counts: Sequence[int]) -> list[str]:
-    """What tells each manager how many workers its node gets, where that is not the same for all."""
-    if len(set(counts)) < 2:
-        return []
-    by_host = {node.host.partition(".")[0]: count for node, count in zip(shapes, counts, strict=True)}
-    return [f"--workers_of={json.dumps(by_host)}"]
-
-
-def _cores_of(block: Block, scheduler: Scheduler, inside: Allocation | None) -> int:
-    """Cores of a node: as the profile says, as the allocation is, or as the scheduler tells."""
-    if inside is not None:
-        fewest = min(node.cores for node in inside.nodes)
-        return min(fewest, block.usable_cores or fewest)
-    if block.usable_cores is not None:
-        return block.usable_cores
-    try:
-        queues = {queue.name: queue for queue in scheduler.queues()}
-    except SchedulerDown:
-        return 1
-    chosen = queues.get(block.queue or "") or next((q for q in queues.values() if q.default), None)
-    return (chosen.cores if chosen else None) or 1
-
-
-def _pinning(block: Block, cores_per_worker: int, *, alike: bool = True) -> list[str]:
-    arguments = [f"--threads={cores_per_worker}"]
-    if block.usable_cores:
-        arguments.append(f"--node_cores={block.usable_cores}")
-    if block.mode == "tasks":
-        if block.cpu_affinity.startswith("list:"):
-            arguments.append(f"--cores={block.cpu_affinity}")
-        elif block.cpu_affinity == "block" and alike:  # a launcher hands on what the first node says of its cores
-            arguments.append("--cores=auto")
-        if block.accelerators:
-            arguments += ["--available-accelerators", *block.accelerators]
-    return arguments
-
-
-def _places(profile: Profile, block: Block) -> list[str]:
-    if block.mode != "mpi":
-        return []
-    gpus = block.node.accelerator_ids if block.node else ()
-    return [f"--hosts={profile.kind}", f"--gpus={','.join(gpus)}"]
-
-
-def _time(profile: Profile, block: Block, inside: Allocation | None) -> list[str]:
-    if inside is not None:
-        return [] if inside.ends_at is None else [f"--ends_at={inside.ends_at - profile.margin_s}"]
-    return [f"--lasts_s={block.walltime_s - profile.margin_s}"]
-
-
-def addresses_of(profile: Profile) -> list[str]:
-    """Where workers reach the coordinator: as the profile says, or any of this machine's networks."""
-    if profile.address:
-        return [profile.address]
-    found = []
-    for interface in profile.interface:
-        try:
-            found.append(address_by_interface(interface))
-        except OSError:
-            continue  # profiles name what either kind of node may have
-    if found:
-        return found
-    for name, entries in psutil.net_if_addrs().items():
-        if name != "lo":
-            found += [e.address for e in entries if e.family.name == "AF_INET"]
-    return found or ["127.0.0.1"]
-
-
-def _launcher(profile: Profile, block: Block) -> Any:  # Parsl's Launcher
-    kind = "single" if block.mode == "mpi" else block.worker_launcher
-    return worker_launcher(kind, profile.scheduler, bind_cmd=block.bind_cmd, overrides=block.overrides)
-
-
-def _worker_init(profile: Profile, block: Block, worker_init: str, cores_per_worker: int) -> str:
-    """Shell lines before the workers: when the job began, threads, the site's environment, the user's lines."""
-    threads = "1" if block.mode == "mpi" else str(cores_per_worker)
-    limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), threads)
-    lines = ["export HPCAGENT_JOB_STARTED=$(date +%s)"]
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in {**limits, **profile.env}.items()]
-    return "\n".join([*lines, worker_init])
-
-
-def _provider(profile: Profile, block: Block, account: str | None, worker_init: str, cores_per_worker: int) -> Any:
-    common: dict[str, Any] = {
-        "account": account,
-        "nodes_per_block": block.nodes_per_block,
-        "init_blocks": 0,
-        "min_blocks": 0,
-        "max_blocks": block.max_blocks,
-        "walltime": block.walltime,
-        "worker_init": _worker_init(profile, block, worker_init, cores_per_worker),
-        "launcher": _launcher(profile, block),
-        "cmd_timeout": int(profile.cmd_timeout_s),
-    }
-    if profile.kind == "slurm":
-        from hpcagent.sites.workers.slurm_blocks import SlurmBlocks
-
-        return SlurmBlocks(
-            partition=block.queue,
-            qos=block.qos,
-            constraint=block.constraint,
-            cores_per_node=None if block.exclusive else block.cpus_per_node,
-            mem_per_node=math.ceil(block.mem_per_node_gb) if block.mem_per_node_gb else None,
-            exclusive=block.exclusive,
-            # A job that is queued again by itself would come back without anyone to work for.
-            scheduler_options="\n".join(f"#SBATCH {words}" for words in ("--no-requeue", *block.directives)),
-            **common,
-        )
-    if profile.kind != "pbs":
-        from hpcagent.sites.workers.own_blocks import OwnBlocks
-
-        made = OwnBlocks(**common)
-        made.asks(profile.scheduler(timeout_s=profile.cmd_timeout_s), block)
-        return made
-    from hpcagent.sites.workers.pbs_blocks import PbsBlocks
-
-    return PbsBlocks(
-        queue=block.queue,
-        select_options=block.select_options,
-        cpus_per_node=block.cpus_per_node or 1,
-        scheduler_options="\n".join(f"#PBS {words}" for words in ("-r n", *block.directives)),
-        **common,
-    )
-
-
-def _inside_provider(profile: Profile, block: Block, inside: Allocation) -> InsideBlocks:
-    settings = profile.executors[block.label]
-    launcher = _launcher(profile, block)
-    if not isinstance(launcher, NodeWorkers) and profile.kind == "slurm" and not _on_a_node_of(inside):
-        launcher = SrunWorkers()  # salloc leaves its shell on the login node
-        launcher.hosts = [inside.nodes[0].host]
-    elif isinstance(launcher, NodeWorkers) and not isinstance(launcher, SrunWorkers):
-        launcher.hosts = [node.host for node in inside.nodes]
-    provider = InsideBlocks(
-        init_blocks=0,
-        max_blocks=1,
-        nodes_per_block=block.nodes_per_block,
-        worker_init=_worker_init(profile, block, settings.worker_init, settings.cores_per_worker),
-        launcher=launcher,
-    )
-    provider.allocation = inside.job_id
-    return provider
-
-
-def _on_a_node_of(inside: Allocation) -> bool:
-    return node_name().partition(".")[0] in {node.host.partition(".")[0] for node in inside.nodes}
-
-
-def job_script(
-    profile: Profile, label: str, *, account: str | None = None, run_dir: str | Path = "RUN_DIR"
-) -> str:
-    """Return the job script of a block, as it would be submitted; nothing is submitted or written.
-
-    The scheduler is asked for the cores of a node if the profile does not say them. What is settled when the site
-    is opened stands in capitals: PORT and MARK.
-    """
-    from hpcagent.sites.schedulers.registry import scheduler
-
-    executor = batch_executor(
-        profile,
-        label,
-        scheduler=scheduler(profile.kind, timeout_s=profile.cmd_timeout_s),
-        ledger=Ledger(Path(run_dir, "jobs.jsonl")),
-        account=account_of(profile, account),
-    )
-    logs = f"{run_dir}/parsl/000/{label}"
-    executor.provider.script_dir = f"{run_dir}/parsl/000/submit_scripts"
-    certificates = f"{logs}/KEYS" if executor.encrypted else "None"
-    command = executor.worker_command("0", port="PORT", mark="MARK", cert_dir=certificates, logdir=logs)
-    script: str = executor.provider.script(command, f"parsl.{label}.block-0")
-    return script
-
-
-def coordinator_script(
-    profile: Profile,
-    label: str,
-    command: str,
-    *,
-    name: str,
-    folder: str | Path,
-    nodes: int = 1,
-    whole: bool = True,
-    account: str | None = None,
-) -> str:
-    """Return the script of a job in which the coordinator itself runs, such as blocks of an executor are.
-
-    Args:
-        profile: Of the site.
-        label: The executor whose queue, walltime, directives and worker_init are used.
-        command: Shell words that start the coordinator, on the job's first node.
-        name: Of the job.
-        folder: Where the job's own output goes.
-        nodes: Of the job.
-        whole: Whether the nodes are wanted for runs, too. A coordinator alone asks for a small part of one,
-            which on a queue of shared nodes is all that is charged.
-        account: Who is charged.
-    """
-    settings = profile.executors[label]
-    block = dataclasses.replace(block_of(profile, label), nodes_per_block=nodes, worker_launcher="single")
-    if whole and profile.scheduler.wants_cores and block.cpus_per_node is None:  # as for blocks
-        from hpcagent.sites.schedulers.registry import scheduler
-
-        asked = scheduler(profile.kind, timeout_s=profile.cmd_timeout_s)
-        block = dataclasses.replace(block, cpus_per_node=_cores_of(block, asked, None))
-    if not whole:
-        cpus, memory = block.cpus_per_node, block.mem_per_node_gb
-        block = dataclasses.replace(
-            block,
-            exclusive=False,
-            cpus_per_node=min(COORDINATOR_CPUS, cpus or COORDINATOR_CPUS),
-            mem_per_node_gb=min(_COORDINATOR_GB, memory) if memory else None,
-        )
-    provider = _provider(
-        profile, block, account_of(profile, account), settings.worker_init, settings.cores_per_worker
-    )
-    provider.script_dir = str(folder)
-    script: str = provider.script(command, name)
-    return script

@@ -20,8 +20,10 @@ from hpcagent.apps.printed import reading
 from hpcagent.apps.structures import given, structure_of
 from hpcagent.errors import AppFailed, BadInput
 from hpcagent.science.analysis.averages import read_table
+from hpcagent.science.lammps.dump import last_frame_of_dump
+from hpcagent.science.lammps.frames import Reading
 from hpcagent.science.lammps.script import LARGEST_SCRIPT, read_script
-from hpcagent.science.lammps.trajectory import Reading, last_frame_of_dump, open_trajectory
+from hpcagent.science.lammps.trajectory import open_trajectory
 
 PACKED = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 FRAME = b"""ITEM: TIMESTEP

@@ -14,7 +14,7 @@ from hpcagent.campaign.answer import read_run
 from hpcagent.campaign.view import Live
 from hpcagent.reports.report import report
 from hpcagent.sites.profiles import find_profile
-from hpcagent.sites.workers.batch import job_script
+from hpcagent.sites.workers.job_scripts import job_script
 
 EVIL = "<script>alert(1)</script> | x\n# Answer\n![t](http://t/x.png) [red]\x1b[2J\x1b]52;c;cm0=\x07"
 

@@ -19,7 +19,10 @@ from hpcagent.model.records import Observation
 from hpcagent.model.space import Space
 from hpcagent.policies.base import make_policy
 from hpcagent.statistics.acquisition import Acquisition, answer_gain, incumbents
-from hpcagent.statistics.gp import GP, Density, Features, NoFit
+from hpcagent.statistics.covariance import NoFit
+from hpcagent.statistics.density import Density
+from hpcagent.statistics.features import Features
+from hpcagent.statistics.gp import GP
 from hpcagent.statistics.missed import LOST, Missed, missed
 from hpcagent.statistics.recommend import recommend
 from hpcagent.statistics.surrogate import MetricModel, Surrogate
@@ -697,7 +700,7 @@ def test_what_was_missed_is_at_the_last_level_and_cheaper_runs_teach_of_it():
 def test_models_are_fitted_by_one_thread_also_where_scipy_comes_later():
     """Numpy and scipy have a BLAS each, and a controller of threads knows only what was loaded before it."""
     code = (
-        "import sys; from hpcagent.statistics.gp import one_thread; assert 'scipy' not in sys.modules\n"
+        "import sys; from hpcagent.statistics.covariance import one_thread; assert 'scipy' not in sys.modules\n"
         "with one_thread():\n"
         "    import scipy.linalg, threadpoolctl\n"
         "    print({one['num_threads'] for one in threadpoolctl.threadpool_info()})"

@@ -15,7 +15,7 @@ from hpcagent.model.parameter import Choice, Float, Int, Params
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Space
 from hpcagent.policies.base import make_policy
-from hpcagent.statistics.gp import Features
+from hpcagent.statistics.features import Features
 from hpcagent.statistics.surest import contenders, surest
 
 TRIANGLE = Space.of(x=Float(0, 1), y=Float(0, 1), constraints=["x + y <= 1"])

@@ -95,7 +95,7 @@ from hpcagent.runs.status import status_of
 real, read = recorded.read_events, []
 recorded.read_events = lambda path: read.append(path) or real(path)
 text = str(status_of(sys.argv[1]))
-slow = ('scipy', 'h5py', 'parsl', 'pandas', 'xarray', 'matplotlib', 'rich', 'hpcagent.statistics.gp')
+slow = ('scipy', 'h5py', 'parsl', 'pandas', 'xarray', 'matplotlib', 'rich', 'hpcagent.statistics.gp', 'hpcagent.statistics.density')
 print([name for name in slow if name in sys.modules], len(read))
 print(text)
 """

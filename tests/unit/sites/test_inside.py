@@ -15,7 +15,7 @@ from hpcagent.sites.profile import Profile
 from hpcagent.sites.schedulers.base import Allocation, NodeShape
 from hpcagent.sites.schedulers.pbs import Pbs
 from hpcagent.sites.schedulers.registry import scheduler
-from hpcagent.sites.workers.batch import batch_executor
+from hpcagent.sites.workers.batch_of_profile import batch_executor
 
 
 def opened(tmp_path, nodes, *, kind="pbs", block=None, executor=None, label="workers", workers=None):

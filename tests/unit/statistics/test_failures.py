@@ -13,7 +13,7 @@ from hpcagent.model.records import Observation
 from hpcagent.model.space import Space
 from hpcagent.policies import make_policy
 from hpcagent.statistics.failures import Failures
-from hpcagent.statistics.gp import Features
+from hpcagent.statistics.features import Features
 
 SPACE = Space.of(x=Float(0, 1), y=Float(0, 1), kind=Choice("p", "q", "r", "s"))
 OBJECTIVE = maximize("v")

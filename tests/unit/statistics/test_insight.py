@@ -141,7 +141,7 @@ def test_rows_hold_the_given_parameters_and_keep_the_others():
 
     from hpcagent.model.parameter import Choice, Float
     from hpcagent.model.space import Space
-    from hpcagent.statistics.gp import Features
+    from hpcagent.statistics.features import Features
 
     f = Features(Space.of(x=Float(0, 10), level=Choice("low", "high"), fixed=Float(3, 3, default=3)))
     rows = f.rows([{"x": 2.0, "level": "low", "fixed": 3.0}, {"x": 8.0, "level": "high", "fixed": 3.0}])

@@ -13,7 +13,7 @@ from hpcagent.model.parameter import Choice, Float
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Space
 from hpcagent.policies.base import make_policy
-from hpcagent.statistics.gp import Features
+from hpcagent.statistics.features import Features
 from hpcagent.statistics.recommend import estimates, recommend
 from hpcagent.statistics.surrogate import Surrogate
 

@@ -13,7 +13,6 @@ from hpcagent.apps.base import App
 from hpcagent.catalog import find_app
 from hpcagent.errors import BadInput
 from hpcagent.science.lammps.contract import lammps, packaged_inputs
-from hpcagent.science.lammps.metrics import metric_units
 
 SCRIPT = """\
 variable timestep index 0.002
@@ -40,9 +39,6 @@ def app_of(folder: Path, contract: str | None = None, script: str = SCRIPT, **mo
     if contract is not None:
         (folder / "md.toml").write_text(contract)
     return lammps(folder / "in.md", **more)
-
-
-# --- refused, in one sentence
 
 
 @pytest.mark.parametrize(
@@ -110,42 +106,6 @@ def test_a_wrong_contract_is_refused_in_one_sentence(tmp_path: Path, contract: s
     assert message[-1] in ".?"
 
 
-def test_all_variables_that_are_wrong_are_told_of_at_once(tmp_path: Path) -> None:
-    bounds = "low = 1\nhigh = 9\n"
-    contract = f"[variables.timestep]\n{bounds}[variables.steps]\n{bounds}[variables.mode]\nchoices = ['a', 'a']\n"
-    with pytest.raises(BadInput) as error:
-        app_of(tmp_path, contract + f"[variables.level]\n{bounds}")
-    assert (
-        "variables.timestep, variables.steps, variables.level: the key 'unit' is missing; write '1' for a pure number"
-        in str(error.value)
-    )
-    assert "'mode' lists a choice twice" in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("script", "said"),
-    [
-        (SCRIPT + "print ${timstep}\n", "uses ${timstep}, which has no value; add it to the contract's variables"),
-        (SCRIPT + "print $x\n", "uses ${x}, which has no value"),
-        (SCRIPT + "fix 1 all addforce v_pull 0 0\n", "uses ${pull}, which has no value"),
-        ("variable timestep equal 0.002\n" + SCRIPT, "sets 'timestep' itself with `variable timestep equal"),
-        ("units metall\n" + SCRIPT.replace("units metal\n", ""), "units: 'metall' is not a LAMMPS units style"),
-    ],
-)
-def test_a_script_that_does_not_fit_is_refused_in_one_sentence(tmp_path: Path, script: str, said: str) -> None:
-    with pytest.raises(BadInput) as error:
-        app_of(tmp_path, TIMESTEP, script)
-    message = str(error.value)
-    assert said in message
-    assert "in.md" in message
-    assert "\n" not in message
-
-
-def test_a_variable_that_only_an_if_sets_has_a_value(tmp_path: Path) -> None:
-    choice = 'if "${level} > 1" then "variable extra equal 2.0" else "variable extra equal 3.0"\n'
-    assert "extra" not in app_of(tmp_path, TIMESTEP, SCRIPT + choice + "print $(v_extra)\n").contract.space
-
-
 def test_variables_that_are_no_parameters_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"'timestep': 0\.002.*ha\.Float\(low, high, unit="):
         app_of(tmp_path, variables={"timestep": 0.002})
@@ -172,27 +132,6 @@ def test_files_that_are_not_there_or_not_scripts_are_named(tmp_path: Path) -> No
     (tmp_path / "in.bin").write_bytes(b"\x80\x00\xff")
     with pytest.raises(BadInput, match=r"in\.bin: cannot be read as text"):
         lammps(tmp_path / "in.bin")
-
-
-def test_a_contract_for_another_script_is_noticed_by_its_variables(tmp_path: Path) -> None:
-    app_of(tmp_path)
-    with pytest.raises(BadInput, match=r"it is the contract of 'in\.lj_argon', not of 'in\.md'"):
-        lammps(tmp_path / "in.md", contract=packaged_inputs()["lj_argon"])
-    other = tmp_path / "other.toml"
-    other.write_text('[variables.skin]\nlow = 1\nhigh = 2\nunit = "angstrom"\n')
-    with pytest.raises(BadInput, match=r"other\.toml: the script in\.md never uses the variable 'skin'"):
-        lammps(tmp_path / "in.md", contract=other)
-
-
-def test_the_units_of_the_script_decide_which_metrics_there_are(tmp_path: Path) -> None:
-    script = SCRIPT.replace("units metal", "units lj")
-    with pytest.raises(BadInput, match=r"unknown metric 'ns_per_day' \(it exists, but not in `units lj`\)"):
-        app_of(tmp_path, script=script, metrics=("ns_per_day",))
-    app = app_of(tmp_path, script=script, metrics=("tau_per_day",))
-    assert {m.name for m in app.contract.metrics} == set(metric_units("lj"))
-
-
-# --- found
 
 
 @pytest.mark.parametrize("name", ["md.toml", "in.md.toml"])
@@ -254,28 +193,6 @@ def test_the_seed_of_a_run_is_given_to_seed_variables(tmp_path: Path) -> None:
         app_of(tmp_path, seed_variables="seed")
 
 
-def test_a_column_has_the_unit_in_which_lammps_prints_it(tmp_path: Path) -> None:
-    def unit(column: str, unit: str, reduce: str = "mean") -> str:
-        given = {"a": {"column": column, "unit": unit, "reduce": reduce}}
-        return app_of(tmp_path, columns=given).contract.metric("a").unit
-
-    # units metal: bar, K, eV of the system or of an atom; nothing is known of a variable.
-    for column, right in (
-        ("Press", "bar"),
-        ("temp", "K"),
-        ("PotEng", "eV"),
-        ("pe", "eV/atom"),
-        ("v_x", "furlong"),
-    ):
-        assert unit(column, right) == right
-    assert unit("Press", "bar/ps", "slope") == "bar/ps"
-    for column, wrong in (("Press", "Pa"), ("Temp", "bar"), ("Temp", "foo"), ("PotEng", "kcal/mol")):
-        with pytest.raises(BadInput, match="is printed in"):
-            unit(column, wrong)
-    with pytest.raises(BadInput, match="is printed in bar/ps"):
-        unit("Press", "bar", "slope")
-
-
 def test_without_a_contract_the_variables_given_are_all_there_is(tmp_path: Path) -> None:
     app = app_of(
         tmp_path,
@@ -292,52 +209,10 @@ def test_without_a_contract_the_variables_given_are_all_there_is(tmp_path: Path)
     assert {m.name for m in app.contract.metrics if m.required} == {"timesteps_per_s", "loop_time_s", "n_atoms"}
 
 
-@pytest.mark.parametrize(
-    ("units", "unit", "line"),
-    [
-        ("metal", "1", "timestep ${timestep}"),
-        ("metal", "picoseconds", "timestep ${timestep}"),
-        ("lj", "tau", "timestep ${timestep}"),
-        ("lj", "reduced", "timestep ${timestep}"),
-        ("real", "fs", "timestep ${timestep}"),
-        ("micro", "µs", "timestep ${timestep}"),
-        ("metal", "fs", "timestep $(v_timestep/1000)"),
-        ("metal", "fs", "variable dt equal ${timestep}/1000\ntimestep ${dt}"),
-    ],
-)
-def test_a_timestep_in_the_units_of_the_script_or_converted_by_it_is_taken(
-    tmp_path: Path, units: str, unit: str, line: str
-) -> None:
-    script = SCRIPT.replace("metal", units).replace("timestep ${timestep}", line)
-    made = app_of(tmp_path, script=script, variables={"timestep": ha.Float(0.1, 0.2, unit=unit)})
-    assert made.contract.space["timestep"].unit == unit
-
-
 def test_a_campaign_named_where_a_contract_belongs_is_said_to_be_one(tmp_path: Path) -> None:
     (tmp_path / "tune.toml").write_text('app = "in.md"')
     with pytest.raises(BadInput, match="it is a campaign"):
         lammps(tmp_path / "tune.toml")
-
-
-def test_a_default_of_the_script_out_of_bounds_is_none(tmp_path: Path) -> None:
-    app = app_of(tmp_path, TIMESTEP.replace("0.0005", "0.004"))
-    assert app.contract.space["timestep"].default is None
-    with pytest.raises(BadInput, match="timestep"):
-        app.manifest({})
-
-
-def test_a_default_of_the_contract_goes_before_that_of_the_script(tmp_path: Path) -> None:
-    assert app_of(tmp_path, TIMESTEP + "default = 0.005\n").contract.space["timestep"].default == 0.005
-
-
-def test_columns_of_ones_own_are_promised_with_their_unit(tmp_path: Path) -> None:
-    contract = '[columns.hottest]\ncolumn = "Temp"\nreduce = "max"\nunit = "K"\n'
-    metric = app_of(tmp_path, contract).contract.metric("hottest")
-    assert (metric.unit, metric.required, metric.description) == ("K", True, "max of thermo column Temp")
-    # They are enough: a script that only minimises has no speed.
-    assert [m.name for m in app_of(tmp_path, contract).contract.metrics if m.required] == ["hottest"]
-    named = app_of(tmp_path, 'metrics = ["hottest", "pressure"]\n' + contract)
-    assert {m.name for m in named.contract.metrics if m.required} == {"hottest", "pressure"}
 
 
 @pytest.mark.parametrize("name", ["lj_argon", "lj_melt", "eam_cu"])
@@ -359,9 +234,6 @@ def test_the_packaged_inputs_are_found_by_name_wherever_one_is(
         assert parameter.default == (said if parameter.kind == "choice" else float(said))
 
 
-# --- travelling
-
-
 def test_an_app_survives_json_with_its_digest(tmp_path: Path) -> None:
     (tmp_path / "data.md").write_text("data")
     app = app_of(tmp_path, TIMESTEP, SCRIPT + "read_data data.md\n")
@@ -381,10 +253,3 @@ def test_the_json_schema_takes_what_the_contract_takes(tmp_path: Path) -> None:
             jsonschema.validate(wrong, schema)
         with pytest.raises(BadInput):
             app.manifest(wrong)
-
-
-@pytest.mark.parametrize(("units", "speeds"), [("metal", ("ns_per_day",)), ("lj", ("tau_per_day",))])
-def test_every_speed_has_an_estimate_from_cpu_time(tmp_path: Path, units: str, speeds: tuple[str, ...]) -> None:
-    app = app_of(tmp_path, script=SCRIPT.replace("units metal", f"units {units}"))
-    twins = {m.name: m.undisturbed for m in app.contract.metrics if m.undisturbed}
-    assert twins == {name: f"{name}_cpu" for name in (*speeds, "timesteps_per_s")}

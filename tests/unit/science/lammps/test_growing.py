@@ -12,7 +12,8 @@ import pytest
 from hpcagent.science.lammps import growing
 from hpcagent.science.lammps.growing import MARK, Growing
 from hpcagent.science.lammps.legs import legs
-from hpcagent.science.lammps.log import Run, parse_log
+from hpcagent.science.lammps.log import parse_log
+from hpcagent.science.lammps.log_records import Run
 
 Lammps = Callable[..., Path]
 

@@ -10,7 +10,8 @@ import pytest
 
 from hpcagent.science.lammps.legs import legs
 from hpcagent.science.lammps.log import read_log
-from hpcagent.science.lammps.metrics import measure, production_run
+from hpcagent.science.lammps.metrics import measure
+from hpcagent.science.lammps.production import production_run
 
 Lammps = Callable[..., Path]
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcagent.errors import BadInput
-from hpcagent.science.lammps.log import Log, parse_log, read_log
-from hpcagent.science.lammps.metrics import METRICS, measure, metric_units, production_run, reduce_column, reduced
-from hpcagent.units import STYLES, factor
+from hpcagent.science.lammps.log import parse_log, read_log
+from hpcagent.science.lammps.log_records import Log
+from hpcagent.science.lammps.metric_table import metric_units
+from hpcagent.science.lammps.metrics import measure
+from hpcagent.science.lammps.production import production_run
 
 Lammps = Callable[..., Path]
 K_B = 8.617333262e-5  # eV/K
@@ -240,17 +241,6 @@ def test_ppm_of_an_energy_near_zero_is_left_out_with_a_note() -> None:
     assert any("< N k T" in note for note in measured.notes)
 
 
-def test_only_the_run_alone_in_its_log_is_cut_at_its_beginning() -> None:
-    assert measure(log_of(ROWS)).values["n_samples"] == 4
-    first = "units metal\ntimestep 0.002\nthermo 100\nrun 400\nStep Temp \n0 1 \n400 1 \n"
-    first += "Loop time of 2 on 1 procs for 400 steps with 100 atoms\nrun 400\n"
-    assert measure(log_of(ROWS, before=first)).values["n_samples"] == 5
-    assert measure(log_of(ROWS, before=first), discard=0.5).values["n_samples"] == 3
-    assert measure(log_of(ROWS, before=first), production=0).values["temperature"] == 1
-    with pytest.raises(BadInput, match="discard=1"):
-        measure(log_of(ROWS), discard=1.0)
-
-
 def test_no_complete_run_gives_no_metric_and_says_so(lammps: Lammps) -> None:
     for log in (parse_log(""), read_log(lammps("run 100\n", dt=1)), read_log(lammps("run 0\n"))):
         measured = measure(log)
@@ -258,11 +248,6 @@ def test_no_complete_run_gives_no_metric_and_says_so(lammps: Lammps) -> None:
         assert measured.notes == ("the log holds no complete run that made steps",)
         assert production_run(log) is None
     assert measure(log_of(ROWS), production=3).values == {}
-
-
-def test_minimisation_is_not_production(lammps: Lammps) -> None:
-    log = read_log(lammps("run 100\nminimize 0 0 20 99\n"))
-    assert production_run(log) is log.runs[0]
 
 
 def test_values_that_are_not_finite_are_named_and_never_zero() -> None:
@@ -313,16 +298,6 @@ def test_energies_per_atom_and_of_the_system_give_the_same_metrics(lammps: Lammp
     per_atom = measure(read_log(lammps("thermo_modify line yaml norm yes\nrun 100\n"))).values
     for name in ("drift_mev_per_atom_ns", "energy_fluctuation", "drift_ppm", "total_energy_mev_per_atom"):
         assert per_atom[name] == pytest.approx(whole[name], rel=1e-4)
-
-
-def test_kinetic_energy_tells_the_norm_where_the_echo_is_wrong(lammps: Lammps) -> None:
-    text = lammps("thermo_modify line yaml norm yes\nrun 100\n").read_text()
-    unechoed = measure(parse_log(text.replace("thermo_modify line yaml norm yes\n", "")))
-    echoed = measure(parse_log(text))
-    assert unechoed.values["total_energy_mev_per_atom"] == pytest.approx(
-        echoed.values["total_energy_mev_per_atom"]
-    )
-    assert any("printed per atom" in note for note in unechoed.notes)
 
 
 REAL = """\
@@ -390,50 +365,6 @@ def test_reduced_units_have_reduced_metrics(lammps: Lammps) -> None:
     assert set(measured.values) <= set(metric_units("lj"))
 
 
-def test_lammps_is_believed_where_the_echoed_timestep_disagrees() -> None:
-    after = "Performance: 345.600 ns/day, 0.069 hours/ns, 200.000 timesteps/s"
-    measured = measure(log_of(ROWS, after=after))
-    assert measured.values["timestep"] == pytest.approx(0.02)
-    assert measured.values["ns_per_day"] == pytest.approx(345.6)
-    assert any("0.002 was echoed" in note for note in measured.notes)
-
-
-def test_rounding_of_a_slow_performance_line_is_no_disagreement() -> None:
-    slow = "Loop time of 20000 on 1 procs for 400 steps with 100 atoms"
-    after = "Performance: 0.003 ns/day, 6944.444 hours/ns, 0.020 timesteps/s"
-    measured = measure(log_of(ROWS, loop=slow, after=after))
-    assert measured.values["ns_per_day"] == pytest.approx(0.003456)
-    assert not any("Performance" in note for note in measured.notes)
-
-
-def test_a_varying_timestep_is_followed_by_the_time_column() -> None:
-    rows = "\n".join(f"{100 * i} {0.1 * i * i} 40 {-60 + 0.01 * i * i} -65 {5 + i % 2}" for i in range(5))
-    before = "units metal\nfix d all dt/reset 1 0.001 0.1 0.1\nthermo 100\nrun 400\n"
-    measured = measure(log_of(rows, header="Step Time Temp TotEng PotEng KinEng", before=before), discard=0.0)
-    assert measured.values["sampled_ps"] == pytest.approx(1.6)
-    # E rises by 0.1 eV per ps at any time.
-    assert measured.values["drift_mev_per_atom_ns"] == pytest.approx(100_000 / 100)
-
-
-def test_a_varying_timestep_that_no_column_follows_is_no_timestep() -> None:
-    # The Performance line is of the timestep at the end: 0.004 ps, twice the mean.
-    after = "Performance: 69.12 ns/day, 0.347 hours/ns, 200.000 timesteps/s"
-    before = "units metal\nfix d all dt/reset 1 0.001 0.1 0.1\nthermo 100\nrun 400\n"
-    measured = measure(log_of(ROWS, before=before, after=after), discard=0.0)
-    assert measured.values["timesteps_per_s"] == 200
-    assert not {"timestep", "simulated_ps", "ns_per_day", "drift_mev_per_atom_ns"} & set(measured.values)
-    assert any("fix dt/reset" in note and "add `time`" in note for note in measured.notes)
-    rows = "\n".join(f"{100 * i} {0.05 * i * i} 40 {-60 + 0.01 * i * i} -65 {5 + i % 2}" for i in range(5))
-    timed = log_of(rows, header="Step Time Temp TotEng PotEng KinEng", before=before, after=after)
-    measured = measure(timed, discard=0.0)
-    # 0.8 ps in 2 s.
-    assert measured.values["simulated_ps"] == pytest.approx(0.8)
-    assert measured.values["ns_per_day"] == pytest.approx(34.56)
-    assert [note for note in measured.notes if "timestep" in note] == [
-        "fix dt/reset varies the timestep: `timestep` is its mean"
-    ]
-
-
 def test_a_log_without_units_has_only_what_needs_none() -> None:
     measured = measure(log_of(ROWS, before=""))
     assert measured.values["timesteps_per_s"] == 200
@@ -464,63 +395,6 @@ def test_drift_of_a_real_run_is_small_against_its_error_or_its_size(lammps: Lamm
     # The fluctuation of velocity Verlet grows with the square of the timestep: 16 times, within the scatter.
     ratio = coarse.values["energy_fluctuation"] / measured.values["energy_fluctuation"]
     assert 8 < ratio < 32
-
-
-@pytest.mark.parametrize("style", STYLES)
-def test_every_metric_of_a_style_has_a_unit_that_converts(style: str) -> None:
-    units = metric_units(style)
-    assert set(units) <= set(METRICS)
-    assert all(factor(unit, unit) == 1 for unit in units.values())
-    assert ("ns_per_day" in units) != ("tau_per_day" in units)
-
-
-def test_metrics_of_an_unknown_style_are_refused() -> None:
-    with pytest.raises(BadInput, match="did you mean 'metal'"):
-        metric_units("metall")
-
-
-@pytest.mark.parametrize(
-    ("how", "value"),
-    [
-        ("mean", 41.6),
-        ("std", math.sqrt(0.24) * 4),
-        ("first", 40),
-        ("last", 40),
-        ("min", 40),
-        ("max", 44),
-        ("slope", 0.0),
-    ],
-)
-def test_columns_are_reduced_as_asked(how: str, value: float) -> None:
-    assert reduce_column(log_of(ROWS).runs[0], "temp", how) == pytest.approx(value, abs=1e-9)
-
-
-def test_errors_of_columns_are_those_of_an_autoregressive_series() -> None:
-    # x(i) = phi x(i-1) + noise of variance 1 - phi^2: sd 1, g = (1 + phi) / (1 - phi) = 9, of x^2 with phi^2.
-    n, phi = 4000, 0.8
-    rng = np.random.default_rng(7)
-    misses: dict[str, list[float]] = {"mean": [], "std": [], "slope": []}
-    for _ in range(12):
-        noise = rng.normal(0, math.sqrt(1 - phi**2), n)
-        x = np.zeros(n)
-        for i in range(1, n):
-            x[i] = phi * x[i - 1] + noise[i]
-        rows = "\n".join(f"{100 * i} {v:.9g}" for i, v in enumerate(x))
-        run = log_of(
-            rows, header="Step Mine", loop=f"Loop time of 2 on 1 procs for {100 * n} steps with 9 atoms"
-        ).runs[0]
-        for how, true in (("mean", 0.0), ("std", 1.0), ("slope", 0.0)):
-            value, error = reduced(run, "Mine", how)
-            misses[how].append((value - true) / error)
-            assert value == reduce_column(run, "Mine", how)
-        # One error of 40 batches is known to a fifth, and skewed upwards; their coverage is held below.
-        assert 0.65 < reduced(run, "Mine", "mean")[1] / math.sqrt(9 / n) < 1.7
-        assert 0.65 < reduced(run, "Mine", "std")[1] / (0.5 * math.sqrt(2 / n * (1 + phi**2) / (1 - phi**2))) < 1.8
-        assert math.isnan(reduced(run, "Mine", "max")[1])
-    for how, found in misses.items():
-        # That of a slope allows for a walk below the noise, and so is up to three times too large here.
-        least = 0.3 if how == "slope" else 0.4
-        assert np.abs(found).max() < 3.5 and least < np.sqrt(np.mean(np.square(found))) < 1.7, how
 
 
 IONS = """\
@@ -558,51 +432,3 @@ def test_the_accuracy_of_kspace_is_a_metric_with_a_unit(lammps: Lammps) -> None:
     log = read_log(lammps("kspace_style none\npair_style lj/cut 5\npair_coeff * * 0.1 3\nrun 5\n", head=real))
     assert not [name for name in measure(log).values if "kspace" in name]
     assert log.runs[0].kspace_error_relative == relative
-
-
-def test_a_column_is_reduced_after_the_discarded_share_in_time_of_the_style() -> None:
-    run = log_of(ROWS).runs[0]
-    assert reduce_column(run, "Temp", "first", 0.2) == 44
-    assert reduce_column(run, "etotal", "slope") == pytest.approx(0.05)
-    broken = log_of(ROWS.replace("-59.980", "nan")).runs[0]
-    assert math.isnan(reduce_column(broken, "etotal", "mean"))
-    with pytest.raises(BadInput, match="no thermo column 'Tmp'"):
-        reduce_column(run, "Tmp", "mean")
-    with pytest.raises(BadInput, match="did you mean 'mean'"):
-        reduce_column(run, "Temp", "meen")
-
-
-def test_every_app_reads_the_same_timestep_atoms_and_energies_from_one_log(tmp_path):
-    # 100 atoms, 300 K; energies for each atom although no `thermo_modify norm` is echoed, steps of 2 fs although
-    # 1 fs is echoed (a library may set both).
-    from hpcagent.science.analysis.averages import read_table
-    from hpcagent.science.analysis.viscosity import _stress
-    from hpcagent.science.lammps.leg import leg_of
-    from hpcagent.science.lammps.log import read_log
-    from hpcagent.science.lammps.trajectory import _timestep_of_log
-
-    kinetic = 1.5 * 99 / 100 * 8.617333262e-5 * 300  # eV for each atom
-    rows = "\n".join(
-        f"{10 * i} 300 {-0.5 - kinetic + 1e-4 * (-1) ** i:.10f} {kinetic + 1e-5 * (-1) ** i:.10f} -0.5 1000 "
-        f"{(-1) ** i} 0 {i % 3} "
-        for i in range(101)
-    )
-    (tmp_path / "log").write_text(
-        "units metal\ntimestep 0.001\nthermo 10\n"
-        "thermo_style custom step temp pe ke etotal vol pxy pxz pyz\nrun 1000\n"
-        "Step Temp PotEng KinEng TotEng Volume Pxy Pxz Pyz\n"
-        f"{rows}\nLoop time of 1 on 1 procs for 1000 steps with 100 atoms\n\n"
-        "Performance: 172.800 ns/day, 0.139 hours/ns, 1000.000 timesteps/s\n"
-    )
-    before = {"workdir": str(tmp_path), "artifacts": {"log": "log"}}
-    log = read_log(tmp_path / "log")
-    table, leg, measured = read_table(before), leg_of(before), measure(log, discard=0.0)
-    assert measured.values["simulated_ps"] == pytest.approx(2.0)
-    assert measured.values["total_energy_mev_per_atom"] == pytest.approx(-500.0)
-    assert (table["total"] / table.n_atoms).mean() == pytest.approx(-0.5)
-    assert table.freedom == pytest.approx(3 * 100 - 3, abs=0.01)
-    assert table["time"][-1] == pytest.approx(2.0) and leg.times[-1] == pytest.approx(2.0)
-    assert _stress(before, 0.0).interval == pytest.approx(0.02)
-    assert _timestep_of_log(log, 0, 1000) == pytest.approx(0.002)
-    for part in ("0.001 was echoed", "energies are printed per atom"):
-        assert all(part in " ".join(notes) for notes in (table.notes, leg.notes, measured.notes))

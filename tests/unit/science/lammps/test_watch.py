@@ -27,7 +27,8 @@ from hpcagent.science.lammps import watch as watch_module
 from hpcagent.science.lammps.contract import lammps
 from hpcagent.science.lammps.executable import installed
 from hpcagent.science.lammps.failures import Ended
-from hpcagent.science.lammps.log import Run, parse_log, read_log
+from hpcagent.science.lammps.log import parse_log, read_log
+from hpcagent.science.lammps.log_records import Run
 from hpcagent.science.lammps.watch import beyond_sense
 
 pytestmark = pytest.mark.skipif(installed() is None, reason="the lammps package is not installed")

@@ -375,7 +375,8 @@ def test_arrays_predict_what_scikit_learn_predicts(kind: str) -> None:
 def test_our_process_predicts_what_its_own_class_predicts() -> None:
     from hpcagent.model.parameter import Float
     from hpcagent.model.space import Space
-    from hpcagent.statistics.gp import GP, Features
+    from hpcagent.statistics.features import Features
+    from hpcagent.statistics.gp import GP
 
     rng = np.random.default_rng(0)
     x = rng.uniform(0, 1, (40, 2))

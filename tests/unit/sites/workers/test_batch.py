@@ -19,7 +19,9 @@ from hpcagent.sites.schedulers.base import Places, Refused
 from hpcagent.sites.schedulers.slurm import Slurm
 from hpcagent.sites.workers import batch as module
 from hpcagent.sites.workers import executor as executor_module
-from hpcagent.sites.workers.batch import BatchExecutor, batch_executor
+from hpcagent.sites.workers import job_words
+from hpcagent.sites.workers.batch import BatchExecutor
+from hpcagent.sites.workers.batch_of_profile import batch_executor
 
 FULL = "Slurm did not take job.sh: QOSMaxSubmitJobPerUserLimit"
 
@@ -45,6 +47,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(executor_module, "time", clock)
+    monkeypatch.setattr(job_words, "time", clock)
     return clock
 
 
