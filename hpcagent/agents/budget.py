@@ -25,6 +25,10 @@ class Budget:
         self.taken = 0.0
         self._turn = threading.Lock()
 
+    def bounds(self, tool: AgentTool) -> bool:
+        """Whether calls of a tool take from it: such a call may begin no more than what was taken for it."""
+        return self.node_hours is not None and tool.spends
+
     def take(self, caller: Caller, tool: AgentTool, arguments: Mapping[str, Any]) -> float:
         """Take what a call may cost at most from the budget.
 
@@ -34,7 +38,7 @@ class Budget:
         Raises:
             NotAllowed: It is more than is left, or nothing bounds it.
         """
-        if self.node_hours is None or not tool.spends:
+        if self.node_hours is None or not self.bounds(tool):
             return 0.0
         price = self._price(caller, tool, arguments)
         with self._turn:

@@ -23,6 +23,7 @@ from hpcagent.errors import BadInput, HpcAgentError
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.mcp.callers import Caller
 from hpcagent.mcp.said import clean, clean_text
+from hpcagent.workspace.connection import bounded
 
 __all__ = ["Called", "Event", "Told", "TurnNow"]
 
@@ -164,7 +165,8 @@ class TurnNow:
             elif tool.ends and not self.started().issuperset(map(str, arguments.values())):
                 confirm(tool.name, arguments, "it ends what this question has not started", self.ask, agent)
             taken = self.budget.take(self.caller, tool, arguments)
-            answer = let_through(self.caller, lambda: tool.do(self.caller, arguments), self.ask, agent)
+            with bounded(taken if self.budget.bounds(tool) else None):
+                answer = let_through(self.caller, lambda: tool.do(self.caller, arguments), self.ask, agent)
         except HpcAgentError as error:
             if isinstance(error, BadInput) and not one.going.runs:
                 self.budget.give_back(taken)  # any other error leaves open whether something has begun

@@ -189,6 +189,8 @@ def _card(one: dict[str, Any]) -> str:
         at = time.strftime("%Y-%m-%d %H:%M", time.localtime(one["at"]))
         lines.append(f"  registered by {one['asked_by']}, {at} ({one['origin']}), sandbox {one['sandbox']}")
         lines += [f"  {one['limit']}"] if one["limit"] else []
+        settings = [f"{name} = {json.dumps(value)}" for name, value in (one.get("settings") or {}).items()]
+        lines += [f"  settings: {'; '.join(settings)}"] if settings else []
         lines += [f"  {one['state']} by {one['decided_by']}: {one['note']}"] if one["decided_by"] else []
         lines += [f"  agents: {', '.join(one['agents'])}"] if one["agents"] else []
         lines += [f"  {line}" for line in _findings(one)]

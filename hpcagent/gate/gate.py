@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -79,6 +81,7 @@ class Gate:
     ) -> None:
         self.rules, self.approvals, self.accounts = rules, approvals, accounts
         self._clock, self._record, self._tiers = clock, record, tiers
+        self._bound = threading.local()
 
     def admit(self, request: Request, caller: Caller) -> Admission:
         """Let a request through, or refuse it. The contract has been held against it by whoever made it.
@@ -96,6 +99,36 @@ class Gate:
             # Last: an approval is not asked for what would be refused anyway.
             approval = self.approvals.use(request, caller.name, why) if why else None
             return Admission(request, approval, tier)
+
+    @contextlib.contextmanager
+    def bounded(self, node_hours: float | None) -> Iterator[None]:
+        """Within, `refuse_beyond` holds what this thread begins to so many node-hours; None: to none."""
+        self._bound.node_hours = node_hours
+        try:
+            yield
+        finally:
+            self._bound.node_hours = None
+
+    def refuse_beyond(self, request: Request, caller: Caller) -> None:
+        """Refuse what is not bounded as the caller was told before it asked.
+
+        Raises:
+            NotAllowed: It may take more than that.
+        """
+        bound: float | None = getattr(self._bound, "node_hours", None)
+        most = request.node_hours
+        if bound is None or (most is not None and most <= bound * (1 + 1e-9)):
+            return
+        now = "nothing bounds it now" if most is None else f"it would take up to {most:.4g} now"
+        with self.recorded(caller, request):
+            raise NotAllowed(
+                "quota",
+                f"this call was to take {bound:.4g} node-hours at most, and {now}",
+                field="node_hours",
+                value=most,
+                allowed=f"{bound:.4g}",
+                do="something has changed since it was estimated: look at it again, and ask again",
+            )
 
     def refusal(self, request: Request, caller: Caller) -> NotAllowed | None:
         """What would be refused, an approval aside; nothing is recorded, and nothing used."""

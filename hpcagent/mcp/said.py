@@ -71,7 +71,7 @@ def clean_text(text: str, most: int = LONGEST_TEXT) -> str:
 
 
 def _cleaned(text: str, root: str, secrets: tuple[str, ...]) -> str:
-    text = plain(text)
+    text = plain(str(text))  # what is kept is no enumeration of somebody's
     if "/" in text:
         for pattern, by in _places(root):
             text = pattern.sub(by, text)

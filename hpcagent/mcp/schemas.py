@@ -93,6 +93,9 @@ def with_refusal(schema: Mapping[str, Any]) -> Schema:
     for name, kind in _REFUSAL.items():
         own = properties.get(name)
         if own is not None and {"type": kind} not in own.get("anyOf", ()) and kind not in _types(own):
+            if isinstance(own.get("type"), list):
+                properties[name] = {**own, "type": [*own["type"], kind]}
+                continue
             several = own.get("anyOf", [own])
             properties[name] = {**(own if "anyOf" in own else {}), "anyOf": [*several, {"type": kind}]}
     return {**schema, "properties": properties, "anyOf": [{"required": [first]}, {"required": ["error"]}]}

@@ -141,6 +141,17 @@ class Resources(Record):
         return self.nodes * self.ranks_per_node * self.threads_per_rank
 
     @property
+    def size(self) -> str:
+        """Nodes, ranks, threads and GPUs in words.
+
+        Example:
+            >>> Resources(nodes=2, ranks_per_node=64).size
+            '2 node(s) x 64 rank(s) x 1 thread(s)'
+        """
+        size = f"{self.nodes} node(s) x {self.ranks_per_node} rank(s) x {self.threads_per_rank} thread(s)"
+        return size + (f", {self.gpus_per_node} GPU(s) on each node" if self.gpus_per_node else "")
+
+    @property
     def layout(self) -> dict[str, int]:
         """What a run's speed depends on, its limits left out.
 
@@ -268,8 +279,7 @@ class Contract(Displayed, Record):
 
     def _facts(self) -> list[tuple[str, object]]:
         r = self.resources
-        size = f"{r.nodes} node(s) x {r.ranks_per_node} rank(s) x {r.threads_per_rank} thread(s)"
-        size += f", {r.gpus_per_node} GPU(s) on each node" if r.gpus_per_node else ""
+        size = r.size
         size += f", at most {r.walltime_s:g} s" if r.walltime_s else ""
         return [
             ("about", self.description),

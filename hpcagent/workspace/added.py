@@ -37,6 +37,9 @@ RESERVED = ("lammps", "synthetic")
 NO_TESTS = Trial(state="none", why="a LAMMPS script has no tests; each run of it is checked by its log")
 
 
+_SHOWN_ELSEWHERE = ("script", "paths")  # settings that are the text and the files of a card
+
+
 class Added(Registered):
     """Apps of a workspace that were made of LAMMPS scripts; they are listed and decided on with its tools."""
 
@@ -342,6 +345,7 @@ class Added(Registered):
             problem = "an app of that name comes with the library now, and is what runs; add it under another name"
         contract = None if app is None else app.contract
         walltime = None if contract is None else contract.resources.walltime_s
+        limit = "no limit of wall time" if walltime is None else f"it is ended after {walltime:g} s"
         return {
             "name": name,
             "kind": "lammps",
@@ -364,7 +368,10 @@ class Added(Registered):
             "why": one.why,
             "sandbox": "none" if app is None else sandbox_of(app),
             "walltime_s": walltime,
-            "limit": "no limit of wall time" if walltime is None else f"a run is ended after {walltime:g} s",
+            "limit": limit if contract is None else f"a run takes {contract.resources.size}; {limit}",
+            "settings": {}
+            if app is None
+            else {k: v for k, v in app.settings.items() if k not in _SHOWN_ELSEWHERE},
             "decided_by": one.decided_by,
             "decided_at": one.decided_at or None,
             "note": one.note,

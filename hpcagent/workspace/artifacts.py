@@ -16,6 +16,7 @@ __all__ = ["list_files", "read_piece", "size_of", "tail_of"]
 LARGEST_PIECE = 8 << 20
 MOST_FILES = 10_000
 TAIL_BYTES = 1 << 16
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 LOGS = ("log.lammps", "output.txt", "stderr.txt", "stdout.txt")
 
 
@@ -30,23 +31,34 @@ def list_files(folder: Path, below: str = "") -> list[dict[str, Any]]:
         BadInput: `below` leads elsewhere.
     """
     found: list[dict[str, Any]] = []
-    begin = folder
-    for part in _parts(below) if below else ():
-        begin = begin / part
-        if begin.is_symlink():
-            return found
-    for where, folders, files in os.walk(begin, followlinks=False):
-        folders.sort()
-        for name in sorted(files):
-            try:
-                status = Path(where, name).lstat()
-            except OSError:
-                continue  # gone meanwhile
-            if stat.S_ISREG(status.st_mode):
-                path = str(Path(where, name).relative_to(folder))
-                found.append({"path": path, "bytes": status.st_size})
-            if len(found) >= MOST_FILES:
-                return found
+    parts = [] if below == "" else _parts(below)
+    try:
+        here = os.open(folder, _FOLDER)
+    except OSError:
+        return found
+    try:
+        for part in parts:
+            there = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=here)
+            os.close(here)
+            here = there
+        # Folder by folder as it was opened: one that becomes a link meanwhile is not followed.
+        for where, folders, files, inside in os.fwalk(".", dir_fd=here, follow_symlinks=False):
+            folders.sort()
+            for name in sorted(files):
+                try:
+                    status = os.stat(name, dir_fd=inside, follow_symlinks=False)
+                except OSError:
+                    continue  # gone meanwhile
+                if stat.S_ISREG(status.st_mode):
+                    found.append(
+                        {"path": os.path.normpath(f"{below}/{where}/{name}").lstrip("/"), "bytes": status.st_size}
+                    )
+                if len(found) >= MOST_FILES:
+                    return found
+    except OSError:
+        return found  # there is no such folder, or not any more
+    finally:
+        os.close(here)
     return found
 
 
@@ -59,9 +71,9 @@ def opened(folder: Path, path: str) -> int:
     parts = _parts(path)
     here = -1
     try:
-        here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        here = os.open(folder, _FOLDER)
         for part in parts[:-1]:
-            there = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+            there = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=here)
             os.close(here)
             here = there
         return _opened_in(here, parts[-1], path)
@@ -96,7 +108,7 @@ def _parts(path: str) -> list[str]:
     Raises:
         BadInput: It leads elsewhere.
     """
-    parts = path.split("/")
+    parts = path.split("/") if isinstance(path, str) else [""]
     if any(part in ("", ".", "..") for part in parts) or not path.isprintable() or "\\" in path:
         raise BadInput(
             f"{in_brief(path)} is no path of a file of this run: it is relative to the run's folder, without "
@@ -136,7 +148,7 @@ def read_piece(folder: Path, path: str, offset: int, length: int) -> dict[str, A
 def tail_of(folder: Path, lines: int) -> list[str]:
     """The last lines of a run's log, without control characters; empty where there is none yet."""
     try:
-        here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        here = os.open(folder, _FOLDER)
     except OSError:
         return []
     try:

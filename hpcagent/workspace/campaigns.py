@@ -9,7 +9,6 @@ import secrets
 import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -70,6 +69,7 @@ class Campaigns(Simulations):
     def __init__(self, root: Path, *, clock: Callable[[], float] = time.time, apart: bool = False) -> None:
         super().__init__(root, clock=clock, apart=apart)
         self._beginning: set[str] = set()  # those whose coordinator is being started
+        self._booked_at: dict[str, float] = {}  # when the journal was written of which all is booked
         self._up_since = time.monotonic() if self.rows else -BEGINS_WITHIN_S
 
     def start(
@@ -124,6 +124,7 @@ class Campaigns(Simulations):
             known = [r for r in self._same_work(asked.work) if r.owner == caller.name and r.kind == "campaign"]
             if known:
                 return self._said(known[0], found=True)
+            self.gate.refuse_beyond(asked, caller)
             admission = self.gate.admit(asked, caller)
             identity = f"c-{secrets.token_urlsafe(12)}"
             # First what is to be done: killed right behind the line, the next service begins it.
@@ -293,6 +294,7 @@ class Campaigns(Simulations):
                 return self._soon(row, whole, None, changes or {}, found=True)
             if goes:
                 raise _goes_on(identity)
+            self.gate.refuse_beyond(asked, caller)
             admission = self.gate.admit(asked, caller)
             event = {
                 "event": "extended",
@@ -534,6 +536,11 @@ class Campaigns(Simulations):
             self.news.append(f"the campaign {row.id} was not stopped: {plain(str(error))}")
         self._look_at_campaigns()
 
+    def _written_since(self, row: Row) -> bool:
+        """Whether a campaign's journal was written after it was seen to have ended, and not looked at since."""
+        at = _written_at(self._workdir(row))
+        return at > row.ended_at and at != self._booked_at.get(row.id)
+
     def _look_at_campaigns(self) -> None:
         """See which have ended, and book what they took.
 
@@ -544,8 +551,8 @@ class Campaigns(Simulations):
             open_ones = [row for row in campaigns if not row.over and row.id not in self._beginning]
             stopped = [row for row in campaigns if row.state == "stopped"]
         # One that was stopped may have been gone on with by hand.
-        for row in (*open_ones, *(row for row in stopped if _written_since(self._workdir(row), row.ended_at))):
-            seen = _standing(row)
+        for row in (*open_ones, *filter(self._written_since, stopped)):
+            seen, written_at = _standing(row), _written_at(self._workdir(row))
             if holder(self._workdir(row))[0]:
                 continue
             try:
@@ -563,6 +570,10 @@ class Campaigns(Simulations):
             hours = max(0.0, there.state.node_hours + there.state.overhead - row.settled)
             price = self.rules.price(row.site)
             state = "completed" if reason is not None else "stopped"
+            taught = _taught(there, row.taught)
+            if row.state == state and not hours and taught is None:
+                self._booked_at[row.id] = written_at
+                continue
             with self._turn:
                 if row.id in self._beginning or _standing(row) != seen:
                     continue  # it goes on since it was read, or another thread has booked this
@@ -573,25 +584,35 @@ class Campaigns(Simulations):
                     usd=0.0 if price is None else price * hours,
                     note=reason or "it was interrupted; `hpcagent resume` goes on with its folder",
                     bytes=max(0, size_of(self._workdir(row)) - row.stored),
-                    times=_times(there, since=row.again_at),
+                    taught=taught,
                 )
 
 
-def _times(there: Snapshot, *, since: float) -> list[tuple[float, dict[str, float]]] | None:
-    """Wall times in seconds and parameters of a campaign's last runs, for estimates; None where there are none.
+def _taught(there: Snapshot, before: int) -> dict[str, Any] | None:
+    """What estimates learn from a campaign: `results` so far; of the new ones how many `failed`, and `times`.
 
     Args:
         there: The campaign.
-        since: Only of runs that have ended later (Unix time): those before were taken in when it ended before.
+        before: Its results that were taken in when it ended before, in the order in which they came.
+
+    Returns:
+        `times` are wall time in seconds and numbers among the parameters of the last that were run here;
+        None: nothing is new.
     """
-    whole = (
-        one
-        for one in there.results
-        if one.status == "COMPLETED" and one.distrusted is None and one.ended_at > since
-        if not one.manifest.extends and one.manifest.times == 1
-    )
-    last = deque(((one.cost.wall_s, numbers_of(one.manifest.params)) for one in whole), maxlen=MOST_TIMES)
-    return list(last) or None
+    new = there.state.in_arrival()[before:]
+    runs = [one for one in new if not one.manifest.origin and not one.manifest.extends and one.manifest.times == 1]
+    whole = [one for one in runs if one.status == "COMPLETED" and one.distrusted is None and one.cost.wall_s > 0]
+    times = [(one.cost.wall_s, numbers_of(one.manifest.params)) for one in whole[-MOST_TIMES:]]
+    failed = sum(one.status == "FAILED" for one in runs)
+    return {"results": before + len(new), "failed": failed, "times": times} if new else None
+
+
+def _written_at(run_dir: Path) -> float:
+    """When a campaign's own journal was written, Unix time in seconds; 0 where it has none."""
+    try:
+        return (run_dir / "events.jsonl").stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _goes_on(identity: str) -> NotAllowed:
@@ -637,14 +658,6 @@ def _length(run_dir: Path) -> int:
         return (run_dir / "events.jsonl").stat().st_size
     except OSError:
         return 0
-
-
-def _written_since(run_dir: Path, at: float) -> bool:
-    """Whether a campaign's journal was written after it was seen to have ended."""
-    try:
-        return (run_dir / "events.jsonl").stat().st_mtime > at
-    except OSError:
-        return False
 
 
 def begin(root: Path, identity: str, profile: str) -> None:

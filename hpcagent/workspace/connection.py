@@ -23,7 +23,7 @@ from hpcagent.workspace.calls import CHANGES, READS, SERVED
 from hpcagent.workspace.folder import KEEPER, Folder, find_folder
 from hpcagent.workspace.sockets import Lines, connect
 
-__all__ = ["Answer", "Connection", "traced"]
+__all__ = ["Answer", "Connection", "bounded", "traced"]
 
 STARTS_WITHIN_S = 30.0
 TRIES = 3
@@ -31,6 +31,7 @@ LEAST_FREE = 1 << 20  # bytes on a disk that has room for a service to begin
 
 Answer = dict[str, Any]
 _TRACE: ContextVar[str] = ContextVar("trace", default="")
+_AT_MOST: ContextVar[float | None] = ContextVar("at_most", default=None)
 
 
 @contextlib.contextmanager
@@ -41,6 +42,20 @@ def traced(trace: str) -> Iterator[None]:
         yield
     finally:
         _TRACE.reset(token)
+
+
+@contextlib.contextmanager
+def bounded(node_hours: float | None) -> Iterator[None]:
+    """Have calls that are made within refused where they would begin what takes more than so many node-hours.
+
+    Args:
+        node_hours: As an estimate has said; None: the gate's own rules are all that bounds them.
+    """
+    token = _AT_MOST.set(node_hours)
+    try:
+        yield
+    finally:
+        _AT_MOST.reset(token)
 
 
 class Connection:
@@ -136,7 +151,7 @@ class Connection:
 
     def _call(self, do: str, /, **args: Any) -> Any:
         assert do in CHANGES or do in READS or do in ("about", "end"), do
-        request = {
+        request: dict[str, Any] = {
             "do": do,
             "args": args,
             "as": self._as,
@@ -145,6 +160,8 @@ class Connection:
         }
         if do in CHANGES:
             request["key"] = uuid.uuid4().hex
+            if (at_most := _AT_MOST.get()) is not None:
+                request["at_most"] = at_most
         for _ in range(TRIES):
             self._connected(start=True)
             lines: Lines | None = self._lines

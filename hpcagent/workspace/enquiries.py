@@ -242,7 +242,7 @@ class Enquiries(Campaigns):
                 price=self.rules.price(where),
                 given=given,
             )
-            each_s, source = self._each(found, where)
+            each_s, source = self._each(found, where, caller)
         except NotAllowed:
             raise
         except BadInput as error:
@@ -267,10 +267,10 @@ class Enquiries(Campaigns):
             "known": known[0].id if known else None,
         }
 
-    def _each(self, campaign: Campaign, site: str) -> tuple[float, str]:
+    def _each(self, campaign: Campaign, site: str, told: Caller) -> tuple[float, str]:
         """What a run in the middle of a campaign's space takes, in seconds, and what that is from."""
         app, params = campaign.app, campaign.complete(campaign.search.middle)
-        return self._expected(app.name, site, params, app.contract.estimated_runtime_s)
+        return self._expected(app.name, site, params, app.contract.estimated_runtime_s, told=told)
 
     # -- runs ---------------------------------------------------------------------------------
 

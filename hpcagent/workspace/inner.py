@@ -45,21 +45,17 @@ def folder_and_path(folder: Path, result: Mapping[str, Any], path: str) -> tuple
 
 def all_files(folder: Path, result: Mapping[str, Any], below: str = "") -> list[dict[str, Any]]:
     """Files of a run, and those of its inner runs behind them; as `list_files`."""
-    first, _, rest = below.partition("/")
-    if first == INNER and result.get("parts"):
-        identity, _, inside = rest.partition("/")
-        at = f"{INNER}/{identity}"
-        if identity not in _inner_ids(folder.parent, result):
-            return []
-        inner = list_files(folder.parent / identity, inside)
-        return [{"path": f"{at}/{one['path']}", "bytes": one["bytes"]} for one in inner]
     found = list_files(folder, below)
-    if below:
+    first, _, rest = below.partition("/")
+    if below and first != INNER:
         return found
-    for identity in _inner_ids(folder.parent, result):
+    wanted, _, inside = rest.partition("/")
+    for identity in _inner_ids(folder.parent, result) if result.get("parts") else ():
+        if wanted not in ("", identity):
+            continue
         if len(found) >= MOST_FILES:
             break
-        for one in list_files(folder.parent / identity):
+        for one in list_files(folder.parent / identity, inside):
             found.append({"path": f"{INNER}/{identity}/{one['path']}", "bytes": one["bytes"]})
     return found[:MOST_FILES]
 

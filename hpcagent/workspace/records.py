@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -253,12 +254,6 @@ class Records:
                 self._share_of_node[row.site, row.app] = _share(cost, row.request.get("nodes", 1))
             else:
                 took.failed += 1
-        for wall_s, params in event.get("times", ()):  # of a campaign's runs
-            for one in (
-                self._took.setdefault(row.app, Took()),
-                self._took_at.setdefault((row.site, row.app), Took()),
-            ):
-                one.add(None, float(wall_s), params)
         if not row.shares:
             self.accounts.settle(
                 row.owner,
@@ -267,7 +262,26 @@ class Records:
                 event.get("usd", 0.0),
                 event.get("bytes", 0),
             )
+        if event.get("taught") is not None:
+            self._learn(row, event["taught"])
         return row
+
+    def _learn(self, row: Row, taught: Mapping[str, Any]) -> None:
+        """Take in the wall times of a campaign's runs; a record of them that is damaged as a whole is left out."""
+        try:
+            results, failed = int(taught["results"]), int(taught["failed"])
+            times = [(float(wall_s), dict(params)) for wall_s, params in taught["times"]]
+            if not all(0 < wall_s < math.inf for wall_s, _ in times):
+                raise ValueError
+        except (KeyError, TypeError, ValueError, OverflowError):
+            self.damaged += 1
+            return
+        row.taught = results
+        everywhere = self._took.setdefault(row.app, Took())
+        everywhere.failed += failed
+        for wall_s, params in times:
+            for one in (everywhere, self._took_at.setdefault((row.site, row.app), Took())):
+                one.add(None, wall_s, params)
 
     def _end(self, row: Row, state: str, **more: Any) -> None:
         event = {"event": "ended", "id": row.id, "state": state, "at": self._clock()}
@@ -317,8 +331,13 @@ class Records:
         self.changed.touch(row.id)
         self._turn.notify_all()
 
-    def _expected(self, app: str, site: str, params: Mapping[str, Any], contract_s: float) -> tuple[float, str]:
-        """What a run takes on a site, in seconds of wall time, and what that is from."""
+    def _expected(
+        self, app: str, site: str, params: Mapping[str, Any], contract_s: float, *, told: Caller | None = None
+    ) -> tuple[float, str]:
+        """What a run takes on a site, in seconds of wall time, and what that is from.
+
+        Others' parameters are in the words only where who is told sees all runs.
+        """
         with self._turn:
             took = self._took_at.get((site, app))
             if took is None:
@@ -326,7 +345,8 @@ class Records:
                 runs = elsewhere.runs if elsewhere is not None else 0
                 words = "the contract's estimate"
                 return contract_s, f"{words}: none of its {runs} runs here was on {site}" if runs else words
-            return took.expected(params, contract_s=contract_s, lengths=lengths_of(params))
+            said = told is not None and self.gate.sees(told, "")
+            return took.expected(params, contract_s=contract_s, lengths=lengths_of(params), ranges_said=said)
 
     def _commit(self, row: Row, at: float) -> None:
         asked = row.request

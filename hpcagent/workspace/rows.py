@@ -43,6 +43,7 @@ class Row:
         code: The app's digest when it was asked for.
         job: The run by which the work was begun that this one waits for: its own id, or that of the one it shares.
         stored: Bytes that were booked.
+        taught: Results of a campaign that estimates have learnt from.
         settled: Node-hours that were booked: a campaign that is extended goes on from there.
         before: Node-hours that a campaign had taken when it was extended; `request` is of what comes on top.
         went_s: Seconds that it had gone on until then.
@@ -82,6 +83,7 @@ class Row:
     again_behind: int | None = None
     changes: Mapping[str, Any] | None = None
     stored: int = 0
+    taught: int = 0
     cause: tuple[str, ...] = ()
 
     @property

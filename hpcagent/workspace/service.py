@@ -1,10 +1,11 @@
 """The one process that has a workspace: answers over a Unix socket of its owner's, one JSON line a request.
 
-    {"do": "run", "args": {"app": "synthetic", "params": {"x": 0.3}}, "as": "", "key": "7c..."}
+    {"do": "run", "args": {"app": "synthetic", "params": {"x": 0.3}}, "as": "", "key": "7c...", "at_most": 0.5}
     {"ok": {"id": "r-...", "state": "pending", ...}}
     {"error": {"kind": "NotAllowed", "message": "...", "refused": {...}}}
 
 A request is in the journal before it is answered, and one that is sent again with its key has the first answer.
+`at_most` (node-hours) may be left out; what would begin with a higher bound is refused.
 What is asked of it it does by `Core`; here is no rule.
 """
 
@@ -14,6 +15,7 @@ import contextlib
 import functools
 import inspect
 import json
+import math
 import re
 import resource
 import signal
@@ -213,15 +215,23 @@ class Service:
         if call is None or not isinstance(args, dict):
             raise BadInput(f"there is no call {do!r}; calls: {', '.join(CALLS)}.", value=do)
         caller = self.core.caller(uid, **_named(who))
+        at_most = _checked_bound(asked.get("at_most"))
         if key is None:
             return self._done(do, call, caller, args)
         if do not in CHANGES:
             with_key = ", ".join(name for name in CALLS if name in CHANGES)
             raise BadInput(f"{do} changes nothing and takes no key: leave it out. Calls with one: {with_key}.")
-        work = functools.partial(self._done, do, call, caller, args)
+        work = functools.partial(self._done, do, call, caller, args, at_most)
         return self.core.answered.once(caller.name, key, do, args, functools.partial(_said_of, work))
 
-    def _done(self, do: str, call: Callable[..., Any], caller: Caller, args: dict[str, Any]) -> dict[str, Any]:
+    def _done(
+        self,
+        do: str,
+        call: Callable[..., Any],
+        caller: Caller,
+        args: dict[str, Any],
+        at_most: float | None = None,
+    ) -> dict[str, Any]:
         takes = _signature(call)
         if "timeout_s" in takes.parameters:
             args["timeout_s"] = min(float(args.get("timeout_s", 0.0)), LONGEST_WAIT_S)
@@ -229,7 +239,8 @@ class Service:
             takes.bind(self.core, caller, **args)
         except TypeError as error:
             raise BadInput(f"{do}: {plain(str(error))}.", value=sorted(args)) from None
-        return {"ok": call(self.core, caller, **args)}
+        with self.core.gate.bounded(at_most):
+            return {"ok": call(self.core, caller, **args)}
 
     def _may_end(self, caller: Caller) -> None:
         self.core.gate.require(caller, "manage")
@@ -247,6 +258,19 @@ def _many_descriptors() -> None:
 
 def _named(who: dict[str, str]) -> dict[str, str]:
     return {"as_": who["as"], "client": plain(who["client"])[:200], "trace": plain(who["trace"])[:200]}
+
+
+def _checked_bound(at_most: Any) -> float | None:
+    """Node-hours that a request may begin; None: it names none.
+
+    Raises:
+        BadInput: They are no such number.
+    """
+    if at_most is None:
+        return None
+    if isinstance(at_most, bool) or not isinstance(at_most, int | float) or not 0 <= at_most < math.inf:
+        raise BadInput("at_most is a number of node-hours, 0 or more.", value=at_most)
+    return float(at_most)
 
 
 def _refuse_odd(line: bytes, args: Any) -> None:

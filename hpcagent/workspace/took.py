@@ -76,7 +76,12 @@ class Took:
         return self._walls[len(self._walls) // 2]
 
     def expected(
-        self, params: Mapping[str, Any], *, contract_s: float = 0.0, lengths: Sequence[str] = ()
+        self,
+        params: Mapping[str, Any],
+        *,
+        contract_s: float = 0.0,
+        lengths: Sequence[str] = (),
+        ranges_said: bool = True,
     ) -> tuple[float, str]:
         """What a run with these parameters takes, in seconds, and what that is from.
 
@@ -89,6 +94,7 @@ class Took:
             params: Of the run.
             contract_s: The contract's estimate, in seconds.
             lengths: Parameters that say how long it is (`lengths_of`).
+            ranges_said: Whether what the runs had is for whoever reads the words.
 
         Example:
             >>> took = Took()
@@ -105,7 +111,7 @@ class Took:
         had = {name: columns[name] for name in asked if name in columns}
         ranges = {name: (np.fmin.reduce(column), np.fmax.reduce(column)) for name, column in had.items()}
         outside = {
-            name: f"{name} = {asked[name]:g} ({low:g} to {high:g})"
+            name: f"{name} = {asked[name]:g}" + (f" ({low:g} to {high:g})" if ranges_said else "")
             for name, (low, high) in ranges.items()
             if not math.isnan(low) and not low <= asked[name] <= high
         }
@@ -153,7 +159,7 @@ class Took:
 
     def accuracy(self) -> dict[str, Any]:
         """Of runs that were asked for one by one: means in seconds, median of actual over estimated, and the share
-        within a factor of two. `runs` and `failed` count those of campaigns, too.
+        within a factor of two. `runs` and `failed` count those of campaigns, too, where they were run here.
         """
         ratios, asked = self._ratios, self._with_estimate
         return {

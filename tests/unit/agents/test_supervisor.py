@@ -12,7 +12,7 @@ from hpcagent.agents.approving import Question
 from hpcagent.agents.budget import Budget
 from hpcagent.agents.pool import Specialist
 from hpcagent.agents.supervisor import Limits, Supervisor
-from hpcagent.agents.tools import AgentTool, app_tool
+from hpcagent.agents.tools import AgentTool, app_tool, served_tools
 from hpcagent.agents.turn import TurnNow
 from hpcagent.errors import SiteFailed
 from hpcagent.mcp.callers import ALL_SCOPES, Caller
@@ -428,6 +428,30 @@ def test_a_campaign_that_goes_on_is_priced_with_what_it_takes_on_top(supervisor,
     assert refused_by_a_budget(supervisor, "extend_campaign", 0.2, **more) == ""
     assert workspace.wait(begun["id"], 120)["state"] == "completed"
     assert workspace.campaign(begun["id"])["runs"]["done"] == 6
+
+
+def test_a_simulation_with_a_seed_of_its_own_is_no_known_run(supervisor, workspace):
+    run = workspace.run("oscillator", {"max_steps": 10}, seed=0, walltime_s=36)
+    assert workspace.wait(run["id"], 60)["state"] == "completed"
+    assert "nothing bounds" in refused_by_a_budget(supervisor, "simulation_run", 0.5, max_steps=10)
+    assert [one["id"] for one in workspace.list()["runs"]] == [run["id"]]
+
+
+def test_a_call_that_has_become_dearer_since_it_was_priced_is_refused(workspace):
+    run = workspace.run("synthetic", {"x": 0.3}, walltime_s=36)["id"]
+    assert workspace.wait(run, 60)["state"] == "completed"
+    now = TurnNow(Caller("", ALL_SCOPES, workspace), Budget(0.02))
+    again = served_tools()["repeat_run"]
+    price = again.price
+
+    def priced(caller, arguments):
+        found = price.of(caller, arguments)
+        workspace.run("synthetic", {"x": 0.4}, walltime_s=36_000)  # by somebody, at this moment: the newest
+        return found
+
+    _, done = now._call("ann", replace(again, price=replace(price, of=priced)), {"changes": ["x +0.1"]})
+    assert "0.01 node-hours at most, and it would take up to 10 now" in done.refused
+    assert now.budget.taken == 0.0 and len(workspace.list()["runs"]) == 2
 
 
 def test_a_simulation_of_which_nothing_bounds_the_time_is_refused_with_what_bounds_it(supervisor, workspace):

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import hpcagent as ha
+from hpcagent.campaign.coordinator import Coordinator
 from hpcagent.campaign.loading import load_run
 from hpcagent.catalog import find_app
 from hpcagent.errors import BadInput
@@ -25,6 +26,7 @@ from hpcagent.gate.rules import Caller
 from hpcagent.model.records import Cost, Result
 from hpcagent.store.journal import read_events
 from hpcagent.workspace.app_store import asked, packed
+from hpcagent.workspace.connection import bounded
 from hpcagent.workspace.core import Core
 from hpcagent.workspace.folder import Folder
 from hpcagent.workspace.references import is_ours
@@ -356,15 +358,15 @@ def test_runs_of_a_campaign_teach_estimates_each_once(root):
     toml = 'app = "synthetic"\nobjective = {minimize = "value"}\npolicy = "random"\nuntil = {max_runs = 6}\n'
     identity = core.start(me(core), {"data": toml})["id"]
     looked_until_over(core, identity)
-    completed = [row for row in core.campaign_runs(me(core), identity)["runs"]["state"] if row == "completed"]
+    completed = states(core, identity).count("completed")
     found = estimate()
-    assert found["from"].startswith(f"{len(completed)} runs here") and found["wall_s"] > 0
+    assert found["from"].startswith(f"{completed} runs here") and found["wall_s"] > 0
     core.extend(me(core), identity, changes={"until.max_runs": 8})
     looked_until_over(core, identity)
-    completed = [row for row in core.campaign_runs(me(core), identity)["runs"]["state"] if row == "completed"]
-    assert estimate()["from"].startswith(f"{len(completed)} runs here")
+    completed = states(core, identity).count("completed")
+    assert estimate()["from"].startswith(f"{completed} runs here")
     said = core.costs(me(core))["accuracy"]["synthetic"]
-    assert (said["runs"], said["estimated_s"], said["within_factor_2"]) == (len(completed), None, None)
+    assert (said["runs"], said["estimated_s"], said["within_factor_2"]) == (completed, None, None)
     found = estimate()
     core.close()
     core = Core(root)  # from the journal
@@ -696,19 +698,117 @@ def test_a_campaign_goes_on_beyond_its_cap_only_through_the_gate(root, tmp_path)
 
 def test_a_campaign_that_was_stopped_and_gone_on_with_by_hand_is_booked(root):
     core = Core(root)
-    who = me(core)
-    begun = core.start(who, "synthetic", changes={"until.max_runs": 30, "fixed.run_time_s": 0.3})
-    core.stop(who, begun["id"])
-    row, until = core.rows[begun["id"]], time.monotonic() + PATIENCE_S
-    while not row.over and time.monotonic() < until:
+    identity, folder = stopped_half_way(core)
+    before = core.accounts.whole.node_hours
+    ha.run(load_run(folder), site="threads", run_dir=folder)
+    core._look_at_campaigns()
+    assert core.rows[identity].state == "completed" and core.accounts.whole.node_hours > before
+    assert core._took["synthetic"].runs == states(core, identity).count("completed") == 30
+    core.close()
+
+
+def stopped_half_way(core):
+    """A campaign that was stopped when some of its runs had ended, and its folder."""
+    changes = {"until.max_runs": 30, "fixed.run_time_s": 0.3, "fixed.fail_above": 2.0}
+    begun = core.start(me(core), "synthetic", changes=changes)
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until and "completed" not in states(core, begun["id"]):
+        time.sleep(0.05)
+    core.stop(me(core), begun["id"])
+    while not core.rows[begun["id"]].over and time.monotonic() < until:
         core._look_at_campaigns()
         time.sleep(0.05)
-    assert row.state == "stopped"
-    before = core.accounts.whole.node_hours
-    ha.run(load_run(begun["workdir"]), site="threads", run_dir=begun["workdir"])
-    core._look_at_campaigns()
-    assert row.state == "completed" and core.accounts.whole.node_hours > before
+    assert core.rows[begun["id"]].state == "stopped"
+    return begun["id"], Path(begun["workdir"])
+
+
+def states(core, identity):
+    return core.campaign_runs(me(core), identity)["runs"]["state"]
+
+
+def test_a_journal_that_is_written_ahead_of_the_clock_is_booked_once(root):
+    core = Core(root)
+    _, folder = stopped_half_way(core)
+    ahead = time.time() + 60
+    os.utime(folder / "events.jsonl", (ahead, ahead))
+    took, lines = core._took["synthetic"].runs, core.folder.journal.read_bytes()
+    for _ in range(5):
+        core._look_at_campaigns()
+    assert core._took["synthetic"].runs == took > 0 and core.folder.journal.read_bytes() == lines
     core.close()
+
+
+def test_results_that_were_told_teach_no_estimate(root):
+    core = Core(root)
+    identity, folder = stopped_half_way(core)
+    took, taught = core._took["synthetic"].runs, core.rows[identity].taught
+    with Coordinator(load_run(folder), run_dir=folder, site="threads") as steering:
+        for n in range(5):
+            point = {"x": 0.1 + n / 10, "y": 0.5, "style": "plain"}
+            steering.tell(point, {"value": 1.0 * n, "error": 0.5}, origin="a notebook")
+    core._look_at_campaigns()
+    assert core._took["synthetic"].runs == took > 0 and core.rows[identity].taught == taught + 5
+    assert states(core, identity).count("completed") == took + 5  # as the page shows them
+    core.close()
+
+
+@pytest.mark.parametrize(
+    "taught", [5, {}, {"results": 4, "failed": 0, "times": [[0.5, {}], [math.nan, {}]]}, {"results": "x"}, [1]]
+)
+def test_damaged_times_of_a_campaign_cost_estimates_and_no_booking(root, taught):
+    core = Core(root)
+    identity = core.start(me(core), "synthetic", changes={"until.max_runs": 4, "until.node_hours": 0.5})["id"]
+    looked_until_over(core, identity)
+    hours = core.accounts.whole.node_hours
+    core.close()
+    lines = [json.loads(line) for line in (root / "journal.jsonl").read_text().splitlines()]
+    text = "".join(
+        json.dumps(line | ({"taught": taught} if "taught" in line else {}), separators=(",", ":")) + "\n"
+        for line in lines
+    )
+    (root / "journal.jsonl").write_text(text)
+    core = Core(root)
+    assert core.damaged == 1 and "synthetic" not in core._took
+    assert core.accounts.whole.node_hours == pytest.approx(hours) and not core.accounts.whole.committed
+    core.close()
+
+
+def test_what_others_runs_had_is_told_to_those_who_see_them(root):
+    rules(root, '[people.pat]\nrole = "executor"\n')
+    core = Core(root)
+    run = core.run(me(core), "synthetic", {"x": 0.3, "run_time_s": 0.01})["id"]
+    core.wait(me(core), run, PATIENCE_S)
+    asked = {"x": 0.3, "run_time_s": 5.0}
+    pat = core.caller(os.getuid(), "pat")
+    assert "run_time_s = 5 (0.01 to 0.01)" in core.estimate(me(core), "synthetic", asked)["from"]
+    assert "run_time_s = 5" in core.estimate(pat, "synthetic", asked)["from"]
+    assert "0.01" not in core.estimate(pat, "synthetic", asked)["from"]
+    core.close()
+
+
+def test_a_call_begins_no_more_than_it_was_said_to(root):
+    with ha.Workspace(root) as there:
+        asked = {"x": 0.3, "run_time_s": 0.01}
+        price = there.estimate("synthetic", asked, walltime_s=36)["node_hours_at_most"]
+        with (
+            bounded(0.9 * price),
+            pytest.raises(NotAllowed, match=r"0\.009 node-hours at most, and it would take"),
+        ):
+            there.run("synthetic", asked, walltime_s=36)
+        with bounded(price), pytest.raises(NotAllowed, match="nothing bounds it now"):
+            there.run("synthetic", asked)
+        with bounded(0.0), pytest.raises(NotAllowed, match="nothing bounds it now"):
+            there.start("synthetic", changes={"until.max_runs": 3})
+        assert there.list()["runs"] == []
+        with bounded(price):
+            run = there.run("synthetic", asked, walltime_s=36)
+        with bounded(0.0):  # what is known takes nothing
+            assert there.run("synthetic", asked, walltime_s=36)["id"] == run["id"]
+            assert there.wait(run["id"], PATIENCE_S)["state"] == "completed"
+        for wrong in (-1.0, True, "1", math.nan):
+            with bounded(wrong), pytest.raises(BadInput, match="at_most is a number"):
+                there.run("synthetic", asked)
+        there.end(runs=True)
 
 
 def test_a_campaign_with_code_of_somebodys_own_says_so(root, tmp_path):

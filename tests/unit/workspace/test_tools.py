@@ -329,6 +329,9 @@ def test_a_file_of_an_inner_run_is_registered_by_the_path_that_fetch_reads(core)
     here = core.artifacts(by(core, "ada"), outer, below=f"inner/{part}")
     assert path in [one["path"] for one in here] and all(one["path"].startswith(f"inner/{part}/") for one in here)
     assert core.artifacts(by(core, "ada"), outer, below="inner/other") == []
+    assert core.artifacts(by(core, "ada"), outer, below="inner") == here
+    with pytest.raises(BadInput):
+        core.artifacts(by(core, "ada"), outer, below=f"inner//{part}")
     (card,) = core.register_tool(by(core, "ada"), file=f"artifact:{outer}/{path}")["tools"]
     assert card["name"] == "half"
 
