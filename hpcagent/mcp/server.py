@@ -27,7 +27,7 @@ from hpcagent.mcp.streams import serve_streams
 from hpcagent.mcp.tasks import Tasks
 from hpcagent.mcp.threads import in_thread
 from hpcagent.mcp.tokens import Guard, caller_of, trace_of
-from hpcagent.workspace.client import traced
+from hpcagent.workspace.connection import traced
 
 __all__ = ["INSTRUCTIONS", "HpcServer", "make_server"]
 
