@@ -19,7 +19,8 @@ from hpcagent.errors import BadInput, HpcAgentError, NotThere, StoreFull
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Caller
 from hpcagent.model.records import Manifest
-from hpcagent.workspace.campaigns import MOST_POINTS, Campaigns, brings_code
+from hpcagent.workspace.campaigns import MOST_POINTS, brings_code
+from hpcagent.workspace.extending import Extending
 from hpcagent.workspace.only_data import check_only_data
 from hpcagent.workspace.plain_campaigns import check_policy
 from hpcagent.workspace.questions import COSTLY, Questions
@@ -34,7 +35,7 @@ MOST_SEEDS = 50
 FRESH_S = 30.0
 
 
-class Enquiries(Campaigns):
+class Enquiries(Extending):
     """Questions about campaigns and runs, behind the gate.
 
     Args:

@@ -1,0 +1,170 @@
+"""Going on with a campaign: what it is to take on top goes through the gate anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hpcagent.campaign.asked import request_of
+from hpcagent.campaign.loading import load_run
+from hpcagent.errors import BadInput
+from hpcagent.gate.not_allowed import NotAllowed
+from hpcagent.gate.request import Request
+from hpcagent.gate.rules import Caller
+from hpcagent.store.rundir import holder
+from hpcagent.workspace.campaigns import Campaigns, brings_code
+from hpcagent.workspace.plain_campaigns import check_changes, check_options, check_values
+from hpcagent.workspace.references import sandbox_of
+from hpcagent.workspace.rows import Row
+
+__all__ = ["Extending"]
+
+
+class Extending(Campaigns):
+    """Campaigns that have ended or were stopped, and go on. Arguments as `Campaigns`."""
+
+    def extend(
+        self,
+        caller: Caller,
+        identity: str,
+        *,
+        changes: Mapping[str, Any] | None = None,
+        why: str = "",
+        data_only: bool = False,
+        at_once: bool = False,
+    ) -> dict[str, Any]:
+        """Go on with a campaign that has ended or was stopped; what it is to take on top is let through anew.
+
+        Args:
+            identity: The campaign.
+            changes: Dotted key -> value, e.g. `{"until.max_runs": 40}`.
+            why: What it is for.
+            data_only: The changes may name no code and no file.
+            at_once: As of `start`.
+
+        Raises:
+            NotAllowed: The gate refuses it, or the campaign goes on at this moment.
+        """
+        with self._turn, self.gate.recorded(caller, what=f"extend {identity}"):
+            self.gate.require(caller, "run")
+            row = self._campaign(caller, identity)
+            if self.answered.earlier is not None:
+                return self._once_begun(row, at_once=at_once)
+            folder = self._workdir(row)
+            goes = identity in self._beginning or holder(folder)[0]
+            if goes and not (folder / "events.jsonl").exists():
+                raise _goes_on(identity)
+            whole, asked = self._extension(row, changes or {}, why=why, data_only=data_only)
+            if not row.over and Request.model_validate(row.request).digest == asked.digest:
+                # Asked for once more, as after a lost answer: it was let through, and needs no other approval.
+                if goes:
+                    return self._said(row, found=True)
+                return self._soon(row, whole, None, changes or {}, found=True)
+            if goes:
+                raise _goes_on(identity)
+            self.gate.refuse_beyond(asked, caller)
+            admission = self.gate.admit(asked, caller)
+            event = {
+                "event": "extended",
+                "id": identity,
+                "by": caller.name,
+                "at": self._clock(),
+                "request": asked.model_dump(mode="json"),
+                "changes": dict(changes or {}),
+                "behind": _length(folder),
+            }
+            self._let_through(event, admission)
+            self._beginning.add(identity)
+            if at_once:
+                return self._soon(row, whole, None, changes or {})
+        return self._in_the_background(row, whole, toml=None, changes=changes or {})
+
+    def estimate_extension(
+        self,
+        caller: Caller,
+        identity: str,
+        *,
+        changes: Mapping[str, Any] | None = None,
+        data_only: bool = False,
+    ) -> dict[str, Any]:
+        """What going on with a campaign would take on top, and what the gate would say; nothing is run.
+
+        Args:
+            identity: The campaign.
+            changes: As of `extend`.
+            data_only: As of `extend`.
+
+        Returns:
+            `app`, `site`, `runs` (of the whole campaign), `node_hours_at_most`, `usd_at_most`, `approval`,
+            `refused`.
+
+        Raises:
+            NotAllowed: A change is not allowed.
+        """
+        with self._turn:
+            row = self._campaign(caller, identity)
+            _, asked = self._extension(row, changes or {}, data_only=data_only)
+            refused = self.gate.refusal(asked, caller)
+            return {
+                "app": asked.app,
+                "site": asked.site,
+                "runs": asked.runs,
+                "node_hours_at_most": asked.node_hours,
+                "usd_at_most": asked.usd,
+                "approval": self.rules.approval_for(asked, caller),
+                "refused": None if refused is None else refused.plain(),
+            }
+
+    def _extension(
+        self, row: Row, changes: Mapping[str, Any], *, why: str = "", data_only: bool = False
+    ) -> tuple[Request, Request]:
+        """What the gate is asked for a campaign with these changes: as a whole, and for what it is to take on top.
+
+        Raises:
+            NotAllowed: A change is not allowed.
+        """
+        if data_only:
+            check_changes(changes)
+        folder = self._workdir(row)
+        try:
+            campaign = load_run(folder, changes=changes)
+            check_options(campaign)
+            if data_only:
+                check_values(campaign, known=load_run(folder).fixed)
+        except NotAllowed:
+            raise
+        except BadInput as error:
+            raise NotAllowed("contract", error.message, do="correct it and ask again") from None
+        price = self.rules.price(row.site)
+        whole = request_of(
+            campaign,
+            site=row.site,
+            own=brings_code(campaign),
+            sandbox=sandbox_of(campaign.app),
+            price=price,
+            why=why,
+            given=row.request.get("given"),
+        )
+        rest = None if whole.node_hours is None else max(0.0, whole.node_hours - row.settled)
+        usd = None if price is None or rest is None else price * rest
+        return whole, whole.model_copy(update={"node_hours": rest, "usd": usd})
+
+
+def _goes_on(identity: str) -> NotAllowed:
+    return NotAllowed(
+        "contract",
+        "the campaign goes on at this moment",
+        field="identity",
+        value=identity,
+        allowed="one that has ended or was stopped",
+        do=f"wait for it, or stop it first (hpcagent workspace stop {identity})",
+    )
+
+
+def _length(run_dir: Path) -> int:
+    """Bytes of a campaign's own journal; 0 where it has none."""
+    try:
+        return (run_dir / "events.jsonl").stat().st_size
+    except OSError:
+        return 0
