@@ -25,8 +25,8 @@ class Budget:
         self.taken = 0.0
         self._turn = threading.Lock()
 
-    def bounds(self, tool: AgentTool) -> bool:
-        """Whether calls of a tool take from it: such a call may begin no more than what was taken for it."""
+    def prices(self, tool: AgentTool) -> bool:
+        """Whether calls of a tool are priced: each may then begin no more than its price."""
         return self.node_hours is not None and tool.spends
 
     def take(self, caller: Caller, tool: AgentTool, arguments: Mapping[str, Any]) -> float:
@@ -38,7 +38,7 @@ class Budget:
         Raises:
             NotAllowed: It is more than is left, or nothing bounds it.
         """
-        if self.node_hours is None or not self.bounds(tool):
+        if self.node_hours is None or not self.prices(tool):
             return 0.0
         price = self._price(caller, tool, arguments)
         with self._turn:

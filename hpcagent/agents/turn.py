@@ -23,7 +23,7 @@ from hpcagent.errors import BadInput, HpcAgentError
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.mcp.callers import Caller
 from hpcagent.mcp.said import clean, clean_text
-from hpcagent.workspace.connection import bounded
+from hpcagent.workspace.connection import at_most
 
 __all__ = ["Called", "Event", "Told", "TurnNow"]
 
@@ -165,7 +165,7 @@ class TurnNow:
             elif tool.ends and not self.started().issuperset(map(str, arguments.values())):
                 confirm(tool.name, arguments, "it ends what this question has not started", self.ask, agent)
             taken = self.budget.take(self.caller, tool, arguments)
-            with bounded(taken if self.budget.bounds(tool) else None):
+            with at_most(taken if self.budget.prices(tool) else None):
                 answer = let_through(self.caller, lambda: tool.do(self.caller, arguments), self.ask, agent)
         except HpcAgentError as error:
             if isinstance(error, BadInput) and not one.going.runs:

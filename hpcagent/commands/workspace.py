@@ -35,7 +35,7 @@ WHAT = {
     "added-apps": "apps that were added, in whatever state",
     "describe": "APP: its parameters and metrics",
     "remove-app": "APP: remove one that was added",
-    "files": "RUN [FOLDER]: its files, or those in a folder of it (of a campaign's run: work/EXECUTION_ID)",
+    "files": "RUN or CAMPAIGN [FOLDER]: its files, or those in a folder of it (work/EXECUTION_ID)",
     "fetch": "RUN PATH [TO]: a file of a run",
     "approvals": "what waits for a person, and what was decided",
     "approve": "APPROVAL: grant it",
@@ -199,7 +199,7 @@ def _done(
         there.fetch(first, rest[0], to)
         return {"path": str(to)}
     if what == "files":
-        return there.artifacts(first, below=rest[0].rstrip("/") if rest else "")
+        return there.artifacts(first, below=rest[0] if rest else "")
     if what == "describe":
         return there.describe(first)
     calls = {"approve": "grant", "deny": "deny"}

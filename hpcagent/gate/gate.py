@@ -81,10 +81,15 @@ class Gate:
     ) -> None:
         self.rules, self.approvals, self.accounts = rules, approvals, accounts
         self._clock, self._record, self._tiers = clock, record, tiers
-        self._bound = threading.local()
+        self._local = threading.local()
 
-    def admit(self, request: Request, caller: Caller) -> Admission:
+    def admit(self, request: Request, caller: Caller, *, takes: bool = True) -> Admission:
         """Let a request through, or refuse it. The contract has been held against it by whoever made it.
+
+        Args:
+            request: What may run.
+            caller: Who asks.
+            takes: Whether it takes anything: not where another's run does the very work.
 
         Raises:
             NotAllowed: Which check, field and value; what is allowed; what to do.
@@ -95,40 +100,42 @@ class Gate:
             self._caller(request, caller)
             tier = self._sandbox(request)
             self._quota(request, caller)
+            if takes:
+                self._hold_to_price(request)
             why = self.rules.approval_for(request, caller)
             # Last: an approval is not asked for what would be refused anyway.
             approval = self.approvals.use(request, caller.name, why) if why else None
             return Admission(request, approval, tier)
 
     @contextlib.contextmanager
-    def bounded(self, node_hours: float | None) -> Iterator[None]:
-        """Within, `refuse_beyond` holds what this thread begins to so many node-hours; None: to none."""
-        self._bound.node_hours = node_hours
+    def at_most(self, node_hours: float | None) -> Iterator[None]:
+        """Within it, each request of this thread may take at most so many node-hours; None: no such bound."""
+        before = self._at_most
+        self._local.at_most = node_hours
         try:
             yield
         finally:
-            self._bound.node_hours = None
+            self._local.at_most = before
 
-    def refuse_beyond(self, request: Request, caller: Caller) -> None:
-        """Refuse what is not bounded as the caller was told before it asked.
+    @property
+    def _at_most(self) -> float | None:
+        found: float | None = getattr(self._local, "at_most", None)
+        return found
 
-        Raises:
-            NotAllowed: It may take more than that.
-        """
-        bound: float | None = getattr(self._bound, "node_hours", None)
-        most = request.node_hours
-        if bound is None or (most is not None and most <= bound * (1 + 1e-9)):
+    def _hold_to_price(self, request: Request) -> None:
+        """Refuse what may take more than the caller has said that it may."""
+        at_most, most = self._at_most, request.node_hours
+        if at_most is None or (most is not None and most <= at_most * (1 + 1e-9)):
             return
-        now = "nothing bounds it now" if most is None else f"it would take up to {most:.4g} now"
-        with self.recorded(caller, request):
-            raise NotAllowed(
-                "quota",
-                f"this call was to take {bound:.4g} node-hours at most, and {now}",
-                field="node_hours",
-                value=most,
-                allowed=f"{bound:.4g}",
-                do="something has changed since it was estimated: look at it again, and ask again",
-            )
+        now = "nothing bounds it" if most is None else f"it would take up to {most:.4g}"
+        raise NotAllowed(
+            "quota",
+            f"this call was to take {at_most:.4g} node-hours at most, and {now}",
+            field="node_hours",
+            value=most,
+            allowed=f"{at_most:.4g}",
+            do="estimate it again, and ask with what that says",
+        )
 
     def refusal(self, request: Request, caller: Caller) -> NotAllowed | None:
         """What would be refused, an approval aside; nothing is recorded, and nothing used."""
@@ -166,7 +173,11 @@ class Gate:
 
     def sees(self, caller: Caller, owner: str) -> bool:
         """Whether somebody's runs are there for the caller at all."""
-        return owner == caller.name or "see_all" in self.rules.rights(caller.role).may
+        return owner == caller.name or self.sees_all(caller)
+
+    def sees_all(self, caller: Caller) -> bool:
+        """Whether everybody's runs are there for the caller."""
+        return "see_all" in self.rules.rights(caller.role).may
 
     def may_use(self, caller: Caller, what: Literal["apps", "sites", "resources"], name: str) -> bool:
         """Whether a caller's role has an app, site or resource of this name."""

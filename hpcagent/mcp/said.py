@@ -33,7 +33,7 @@ DIGITS, DECIMALS = 10, 4
 """Significant digits of other numbers, and decimals that they have at least: Unix times stay right to 0.1 ms."""
 
 SHORT = 80
-"""Characters of a text that is likely to be said again."""
+"""Texts up to so many characters are cleaned once and remembered."""
 
 
 @functools.cache
@@ -71,7 +71,7 @@ def clean_text(text: str, most: int = LONGEST_TEXT) -> str:
 
 
 def _cleaned(text: str, root: str, secrets: tuple[str, ...]) -> str:
-    text = plain(str(text))  # what is kept is no enumeration of somebody's
+    text = plain(str(text))  # a str, not a subclass: it is kept
     if "/" in text:
         for pattern, by in _places(root):
             text = pattern.sub(by, text)

@@ -37,7 +37,7 @@ class Pool:
         async with AsyncExitStack() as stack:
             # A place belongs to one call: a task that calls twice at once would else be refused.
             place = object()
-            try:
+            try:  # without a turn of the event loop where there is room
                 own.acquire_on_behalf_of_nowait(place)
             except anyio.WouldBlock:
                 await own.acquire_on_behalf_of(place)

@@ -22,6 +22,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcagent.moved import moved
 from hpcagent.statistics.covariance import (
     JITTER,
     Array,
@@ -437,3 +438,6 @@ class _Inducing:
         root = linalg.solve_triangular(rows[:, at].T, np.eye(len(at)), lower=True)
         rest = np.eye(len(at)) - inverse
         return cls(np.array(at), (root.T @ rest @ root, root.T @ (inverse @ (g @ (weight * gp.y)))))
+
+
+__getattr__ = moved(__name__, {"one_thread": "hpcagent.statistics.covariance"})

@@ -31,7 +31,7 @@ class AppsHere(Connection):
         return asked(app, settings, resources)
 
     def has_tool(self, name: str) -> bool:
-        """Whether there is a registered tool or an added app of that name, in any state, or it runs scripts."""
+        """Whether it is a registered tool or added app, in any state, or an app that runs scripts (`SCRIPTS`)."""
         notes = (self.folder.tools / f"{name}.json", self.folder.added / f"{name}.json")
         return name in SCRIPTS or (name.isidentifier() and any(note.is_file() for note in notes))
 

@@ -32,7 +32,7 @@ class Booking(Simulations):
     def __init__(self, root: Path, *, clock: Callable[[], float] = time.time, apart: bool = False) -> None:
         super().__init__(root, clock=clock, apart=apart)
         self._beginning: set[str] = set()  # those whose coordinator is being started
-        self._booked_at: dict[str, float] = {}  # when the journal was written of which all is booked
+        self._booked_at: dict[str, float] = {}  # id -> when the journal was last written that is booked to its end
         self._up_since = time.monotonic() if self.rows else -BEGINS_WITHIN_S
 
     def _campaign(self, caller: Caller, identity: str) -> Row:

@@ -146,10 +146,8 @@ class CampaignTable:
 
     def _result(self, fields: Mapping[str, Any]) -> None:
         row = self.rows[str(fields["execution_id"])]
-        cost, failure = (
-            fields.get("cost") or {},
-            fields.get("failure") or {},
-        )  # what was told has cost nothing here
+        # What was told has cost nothing here.
+        cost, failure = fields.get("cost") or {}, fields.get("failure") or {}
         state, metrics = str(fields["status"]).lower(), _numbers(fields.get("metrics"))
         row |= {
             "state": state,

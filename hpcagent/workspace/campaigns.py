@@ -108,7 +108,6 @@ class Campaigns(Booking):
             known = [r for r in self._same_work(asked.work) if r.owner == caller.name and r.kind == "campaign"]
             if known:
                 return self._said(known[0], found=True)
-            self.gate.refuse_beyond(asked, caller)
             admission = self.gate.admit(asked, caller)
             identity = f"c-{secrets.token_urlsafe(12)}"
             # First what is to be done: killed right behind the line, the next service begins it.

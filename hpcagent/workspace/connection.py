@@ -23,7 +23,7 @@ from hpcagent.workspace.calls import CHANGES, READS, SERVED
 from hpcagent.workspace.folder import KEEPER, Folder, find_folder
 from hpcagent.workspace.sockets import Lines, connect
 
-__all__ = ["Answer", "Connection", "bounded", "traced"]
+__all__ = ["Answer", "Connection", "at_most", "traced"]
 
 STARTS_WITHIN_S = 30.0
 TRIES = 3
@@ -45,8 +45,8 @@ def traced(trace: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def bounded(node_hours: float | None) -> Iterator[None]:
-    """Have calls that are made within refused where they would begin what takes more than so many node-hours.
+def at_most(node_hours: float | None) -> Iterator[None]:
+    """Have each call that is made within refused where it would begin what takes more than so many node-hours.
 
     Args:
         node_hours: As an estimate has said; None: the gate's own rules are all that bounds them.
@@ -160,8 +160,8 @@ class Connection:
         }
         if do in CHANGES:
             request["key"] = uuid.uuid4().hex
-            if (at_most := _AT_MOST.get()) is not None:
-                request["at_most"] = at_most
+            if (bound := _AT_MOST.get()) is not None:
+                request["at_most"] = bound
         for _ in range(TRIES):
             self._connected(start=True)
             lines: Lines | None = self._lines

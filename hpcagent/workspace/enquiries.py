@@ -268,10 +268,10 @@ class Enquiries(Extending):
             "known": known[0].id if known else None,
         }
 
-    def _each(self, campaign: Campaign, site: str, told: Caller) -> tuple[float, str]:
+    def _each(self, campaign: Campaign, site: str, caller: Caller) -> tuple[float, str]:
         """What a run in the middle of a campaign's space takes, in seconds, and what that is from."""
         app, params = campaign.app, campaign.complete(campaign.search.middle)
-        return self._expected(app.name, site, params, app.contract.estimated_runtime_s, told=told)
+        return self._expected(app.name, site, params, app.contract.estimated_runtime_s, caller=caller)
 
     # -- runs ---------------------------------------------------------------------------------
 

@@ -63,7 +63,6 @@ class Extending(Campaigns):
                 return self._soon(row, whole, None, changes or {}, found=True)
             if goes:
                 raise _goes_on(identity)
-            self.gate.refuse_beyond(asked, caller)
             admission = self.gate.admit(asked, caller)
             event = {
                 "event": "extended",

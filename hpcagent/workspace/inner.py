@@ -44,13 +44,14 @@ def folder_and_path(folder: Path, result: Mapping[str, Any], path: str) -> tuple
 
 
 def all_files(folder: Path, result: Mapping[str, Any], below: str = "") -> list[dict[str, Any]]:
-    """Files of a run, and those of its inner runs behind them; as `list_files`."""
+    """Files of a run, and those of its inner runs behind them (`inner/EXECUTION_ID/PATH`); as `list_files`."""
     found = list_files(folder, below)
     first, _, rest = below.partition("/")
     if below and first != INNER:
         return found
     wanted, _, inside = rest.partition("/")
-    for identity in _inner_ids(folder.parent, result) if result.get("parts") else ():
+    inner_runs = _inner_ids(folder.parent, result) if result.get("parts") else {}
+    for identity in inner_runs:
         if wanted not in ("", identity):
             continue
         if len(found) >= MOST_FILES:

@@ -115,7 +115,9 @@ class Looking(Sending):
         """
         with self._turn:
             row = self._row_or_work(caller, identity)
-        return all_files(self._workdir(row), row.result or {}, below)
+        return all_files(
+            self._workdir(row), row.result or {}, below.rstrip("/") if isinstance(below, str) else below
+        )
 
     def fetch(
         self, caller: Caller, identity: str, path: str, *, offset: int = 0, length: int = 1 << 20

@@ -267,7 +267,7 @@ class Records:
         return row
 
     def _learn(self, row: Row, taught: Mapping[str, Any]) -> None:
-        """Take in the wall times of a campaign's runs; a record of them that is damaged as a whole is left out."""
+        """Take in the wall times of a campaign's runs; a damaged record of them is left out as a whole."""
         try:
             results, failed = int(taught["results"]), int(taught["failed"])
             times = [(float(wall_s), dict(params)) for wall_s, params in taught["times"]]
@@ -332,11 +332,11 @@ class Records:
         self._turn.notify_all()
 
     def _expected(
-        self, app: str, site: str, params: Mapping[str, Any], contract_s: float, *, told: Caller | None = None
+        self, app: str, site: str, params: Mapping[str, Any], contract_s: float, *, caller: Caller | None = None
     ) -> tuple[float, str]:
         """What a run takes on a site, in seconds of wall time, and what that is from.
 
-        Others' parameters are in the words only where who is told sees all runs.
+        Ranges of parameters are given only to a caller who sees everybody's runs.
         """
         with self._turn:
             took = self._took_at.get((site, app))
@@ -345,7 +345,7 @@ class Records:
                 runs = elsewhere.runs if elsewhere is not None else 0
                 words = "the contract's estimate"
                 return contract_s, f"{words}: none of its {runs} runs here was on {site}" if runs else words
-            said = told is not None and self.gate.sees(told, "")
+            said = caller is not None and self.gate.sees_all(caller)
             return took.expected(params, contract_s=contract_s, lengths=lengths_of(params), ranges_said=said)
 
     def _commit(self, row: Row, at: float) -> None:

@@ -192,9 +192,7 @@ class Runs(Looking):
             mine = [row for row in known if row.owner == caller.name and row.label == label]
             if mine:
                 return self._said(mine[0], found=True)
-            if not known:  # else it takes nothing
-                self.gate.refuse_beyond(asked, caller)
-            admission = self.gate.admit(asked, caller)
+            admission = self.gate.admit(asked, caller, takes=not known)
             identity = f"r-{secrets.token_urlsafe(12)}"
             row = self._begin(
                 caller,
@@ -351,7 +349,7 @@ class Runs(Looking):
             why, refused = self.rules.approval_for(asked, caller), self.gate.refusal(asked, caller)
             known = [row for row in self._same_work(manifest.execution_id) if self.gate.sees(caller, row.owner)]
             typical, source = self._expected(
-                found.name, asked.site, manifest.params, manifest.estimated_runtime_s or 0.0, told=caller
+                found.name, asked.site, manifest.params, manifest.estimated_runtime_s or 0.0, caller=caller
             )
             return {
                 "app": found.name,

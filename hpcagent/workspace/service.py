@@ -217,7 +217,7 @@ class Service:
         caller = self.core.caller(uid, **_named(who))
         at_most = _checked_bound(asked.get("at_most"))
         if key is None:
-            return self._done(do, call, caller, args)
+            return self._done(do, call, caller, args, at_most)
         if do not in CHANGES:
             with_key = ", ".join(name for name in CALLS if name in CHANGES)
             raise BadInput(f"{do} changes nothing and takes no key: leave it out. Calls with one: {with_key}.")
@@ -230,7 +230,7 @@ class Service:
         call: Callable[..., Any],
         caller: Caller,
         args: dict[str, Any],
-        at_most: float | None = None,
+        at_most: float | None,
     ) -> dict[str, Any]:
         takes = _signature(call)
         if "timeout_s" in takes.parameters:
@@ -239,7 +239,7 @@ class Service:
             takes.bind(self.core, caller, **args)
         except TypeError as error:
             raise BadInput(f"{do}: {plain(str(error))}.", value=sorted(args)) from None
-        with self.core.gate.bounded(at_most):
+        with self.core.gate.at_most(at_most):
             return {"ok": call(self.core, caller, **args)}
 
     def _may_end(self, caller: Caller) -> None:

@@ -94,7 +94,7 @@ class Took:
             params: Of the run.
             contract_s: The contract's estimate, in seconds.
             lengths: Parameters that say how long it is (`lengths_of`).
-            ranges_said: Whether what the runs had is for whoever reads the words.
+            ranges_said: Whether the words may give ranges of earlier runs' parameters, maybe other people's.
 
         Example:
             >>> took = Took()
@@ -164,6 +164,7 @@ class Took:
         ratios, asked = self._ratios, self._with_estimate
         return {
             "runs": self.runs,
+            "asked": asked,
             "failed": self.failed,
             "estimated_s": self._estimated / asked if asked else None,
             "actual_s": self._actual / asked if asked else None,

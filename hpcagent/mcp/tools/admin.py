@@ -68,8 +68,8 @@ class Costs(Answer):
     )
     people: dict[str, dict[str, Any]] = Field(description="Person to the same.")
     accuracy: dict[str, dict[str, Any]] = Field(
-        description="App to runs, failed, estimated_s and actual_s (means, s), actual_over_estimated (median), "
-        "within_factor_2 (share)."
+        description="App to runs and failed (of campaigns, too); of those asked for one by one: asked, "
+        "estimated_s and actual_s (means, s), actual_over_estimated (median), within_factor_2 (share)."
     )
 
 

@@ -430,7 +430,7 @@ def list_artifacts(
     below: Annotated[
         str,
         Field(
-            description="Only those in this folder: a campaign's run has its in work/EXECUTION_ID.",
+            description="Only those in this folder; of a run of a campaign: work/EXECUTION_ID of the campaign.",
             max_length=1000,
         ),
     ] = "",

@@ -15,11 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from hpcagent.apps.bounded import (
-    LONGEST_LINE,
-    open_unpacked,
-    require_room,
-)
+from hpcagent.apps.bounded import LONGEST_LINE, open_unpacked, require_room
 from hpcagent.apps.printed import allowed
 from hpcagent.errors import AppFailed
 from hpcagent.science.lammps.frames import Frame, Reading, Trajectory

@@ -18,6 +18,7 @@ from hpcagent.errors import BadInput, nearest
 from hpcagent.model.base import build, read_toml
 from hpcagent.model.contract import Contract, Resources
 from hpcagent.model.parameter import Parameter
+from hpcagent.moved import moved
 from hpcagent.science.lammps.contract_checks import (
     check_artifacts,
     check_columns,
@@ -26,13 +27,7 @@ from hpcagent.science.lammps.contract_checks import (
     check_timestep,
     check_variables,
 )
-from hpcagent.science.lammps.contract_file import (
-    Checks,
-    Column,
-    ContractFile,
-    LogReading,
-    Structure,
-)
+from hpcagent.science.lammps.contract_file import Checks, Column, ContractFile, LogReading, Structure
 from hpcagent.science.lammps.contract_space import space_of
 from hpcagent.science.lammps.failures import FAILURE_MODES
 from hpcagent.science.lammps.promised import promised_metrics
@@ -318,3 +313,6 @@ def stem_of(script: Path) -> str:
         name = name.removesuffix(ending)
     name = name.removeprefix("in.").removeprefix("input.")
     return "".join(c if c.isalnum() or c in "_-" else "_" for c in name) or "lammps"
+
+
+__getattr__ = moved(__name__, {"averages": "hpcagent.science.lammps.promised"})

@@ -10,10 +10,7 @@ from pathlib import Path
 
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.space import Space
-from hpcagent.science.lammps.contract_file import (
-    ContractFile,
-    Structure,
-)
+from hpcagent.science.lammps.contract_file import ContractFile, Structure
 from hpcagent.science.lammps.script import KEEPS_EARLIER_VALUE, Script
 from hpcagent.science.lammps.structure import READABLE, final_of
 from hpcagent.science.lammps.structure import STYLES as ATOM_STYLES

@@ -11,10 +11,7 @@ from hpcagent.model.base import Scalar, build
 from hpcagent.model.files import with_file_choices
 from hpcagent.model.parameter import Parameter
 from hpcagent.model.space import Space
-from hpcagent.science.lammps.contract_file import (
-    ContractFile,
-    Variable,
-)
+from hpcagent.science.lammps.contract_file import ContractFile, Variable
 from hpcagent.science.lammps.script import Script
 
 __all__ = ["space_of"]

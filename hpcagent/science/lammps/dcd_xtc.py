@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcagent.apps.bounded import (
-    require_room,
-)
+from hpcagent.apps.bounded import require_room
 from hpcagent.errors import AppFailed
 from hpcagent.science.lammps.frames import Frame, Reading, Trajectory, masses_of
+from hpcagent.science.lammps.log_records import Log
 from hpcagent.science.lammps.run_of_trajectory import Said, timestep_of_log
 from hpcagent.units import STYLES, unit_style
 
@@ -55,7 +54,7 @@ class _Binary(Trajectory):
     def close(self) -> None:
         self._file.close()
 
-    def _common(self, n: int, said: Said, reading: Reading, log: Any) -> None:
+    def _common(self, n: int, said: Said, reading: Reading, log: Log | None) -> None:
         """What such files do not say: the species, the boundaries, and times where the run's log is there."""
         words = reading.species.split()
         known = [words[0]] * n if len(words) == 1 else words or said.symbols() or ["X"] * n
@@ -125,7 +124,7 @@ class Dcd(_Binary):
         header = self._file.header
         require_room(path, 24 * int(header["natoms"]), "a frame of it takes")
         require_room(path, 8 * len(self._file), "the numbers of its frames take")
-        log = said.log()
+        log = said.log
         self.dimension = log.runs[-1].dimension if log is not None and log.runs else None
         every = int(header["nsavc"]) or 1
         self.steps = int(header["istart"]) + every * np.arange(len(self._file), dtype=np.int64)
@@ -181,7 +180,7 @@ class Xtc(_Binary):
         super().__init__(path)
         self._file = _library(path, "libmdaxdr", "XTCFile")
         require_room(path, 24 * int(self._file.n_atoms), "a frame of it takes")
-        log = said.log()
+        log = said.log
         self.dimension = log.runs[-1].dimension if log is not None and log.runs else None
         if log is not None and log.units in STYLES and unit_style(log.units).reduced:
             raise AppFailed(

@@ -19,11 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcagent.apps.bounded import (
-    open_unpacked,
-    require_lines,
-    require_room,
-)
+from hpcagent.apps.bounded import open_unpacked, require_lines, require_room
 from hpcagent.apps.printed import allowed
 from hpcagent.errors import AppFailed
 from hpcagent.science.lammps.frames import Frame, Reading, Trajectory, masses_of
@@ -132,7 +128,7 @@ class Dump(Trajectory):
             self.notes += (f"the last frame (step {step}) is not complete and left out",)
 
     def _scale(self, header: _Header, said: Said, reading: Reading) -> None:
-        log = said.log()
+        log = said.log
         self.dimension = log.runs[-1].dimension if log is not None and log.runs else None
         units = header.units or (log.units if log is not None else None)
         if reading.units != "auto":
@@ -160,10 +156,10 @@ class Dump(Trajectory):
         if not step and header.time is not None:
             self._times = np.array([self._header_time(i) for i in range(len(self))]) * style.time_ps
             return
-        if not step and log is None:
-            self._why_no_times = "the run has no log, and the dump no times (`dump_modify time yes`)"
-            return
         if not step:
+            if log is None:
+                self._why_no_times = "the run has no log, and the dump no times (`dump_modify time yes`)"
+                return
             found = timestep_of_log(log, int(self.steps[0]), int(self.steps[-1]))
             if found is None:
                 self._why_no_times = "the run's log does not say one timestep for all of their steps"

@@ -13,7 +13,6 @@ from hpcagent.units import STYLES, unit_style
 
 __all__ = ["Between", "Echoed", "State"]
 
-
 _COMMAND = re.compile(
     rb"\s*(units|timestep|thermo|thermo_style|thermo_modify|fix|unfix|clear|read_restart|dimension"
     rb"|read_data|kspace_style"

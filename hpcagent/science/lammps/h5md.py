@@ -13,9 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcagent.apps.bounded import (
-    require_room,
-)
+from hpcagent.apps.bounded import require_room
 from hpcagent.errors import AppFailed
 from hpcagent.lifeline import FORKS
 from hpcagent.science.lammps.frames import Frame, Reading, Trajectory, masses_of
@@ -118,7 +116,7 @@ class H5md(Trajectory):
     def _style(self, said: Said, reading: Reading) -> Any:
         if reading.units != "auto":
             return unit_style(reading.units)
-        log = said.log()
+        log = said.log
         return None if log is None or log.units is None else unit_style(log.units)
 
     def _unit(self, dataset: Any, wanted: str, said: Said, reading: Reading) -> float:

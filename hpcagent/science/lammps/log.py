@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcagent.apps.printed import read_bytes
+from hpcagent.moved import moved
 from hpcagent.science.lammps.after_table import Table, run_of
 from hpcagent.science.lammps.echoed import Between, Echoed, State
 from hpcagent.science.lammps.log_records import Log
@@ -341,3 +342,13 @@ def _is_warning(line: bytes) -> bool:
 def _padded(line: bytes) -> bool:
     """Whether a line is printed in columns: there are wide gaps inside, or a blank at its end."""
     return line[-1:].isspace() or b"  " in line.strip()
+
+
+__getattr__ = moved(
+    __name__,
+    {
+        "Run": "hpcagent.science.lammps.log_records",
+        "TimingRow": "hpcagent.science.lammps.log_records",
+        "column_units": "hpcagent.science.lammps.thermo_columns",
+    },
+)

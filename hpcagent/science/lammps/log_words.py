@@ -7,7 +7,6 @@ from typing import overload
 
 __all__ = ["IS_NUMBER", "NUMBER", "as_float", "as_int", "decoded", "names_of", "seconds_of"]
 
-
 NUMBER = rb"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|[nN][aA][nN]|[iI][nN][fF]|1\.#[A-Z]+)"
 IS_NUMBER = re.compile(NUMBER)
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcagent.moved import moved
 from hpcagent.science.lammps.log_records import Log, Run
 from hpcagent.science.lammps.metric_table import METRICS, metric_units
 from hpcagent.science.lammps.production import (
@@ -449,3 +450,14 @@ class _Measuring:
             self._put("drift_ppm", 1e6 * abs(drift[0]) / mean, 1e6 * drift[1] / mean)
         self._put("drift_ppm_last_first", 1e6 * abs(float(energy[-1] - energy[0]) / float(energy[0])))
         self._put("rms_ppm", 1e6 * float(energy.std()) / mean)
+
+
+__getattr__ = moved(
+    __name__,
+    {
+        "MetricInfo": "hpcagent.science.lammps.metric_table",
+        "reduce_column": "hpcagent.science.lammps.reduced",
+        "reduced": "hpcagent.science.lammps.reduced",
+        "row_times": "hpcagent.science.lammps.production",
+    },
+)

@@ -6,11 +6,7 @@ from collections.abc import Sequence
 
 from hpcagent.errors import BadInput, nearest
 from hpcagent.model.contract import Metric
-from hpcagent.science.lammps.contract_file import (
-    FORCE_ERROR,
-    FORCE_ERROR_RATIO,
-    ContractFile,
-)
+from hpcagent.science.lammps.contract_file import FORCE_ERROR, FORCE_ERROR_RATIO, ContractFile
 from hpcagent.science.lammps.metric_table import METRICS, metric_units
 from hpcagent.science.lammps.script import Script
 

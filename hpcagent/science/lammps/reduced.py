@@ -11,16 +11,8 @@ from numpy.typing import NDArray
 
 from hpcagent.errors import BadInput, nearest
 from hpcagent.science.lammps.log_records import Run
-from hpcagent.science.lammps.production import (
-    check_discard,
-    kept_rows,
-    step_size,
-    times_of,
-)
-from hpcagent.statistics.timeseries import (
-    block_average,
-    fitted_slope,
-)
+from hpcagent.science.lammps.production import check_discard, kept_rows, step_size, times_of
+from hpcagent.statistics.timeseries import block_average, fitted_slope
 
 __all__ = ["reduce_column", "reduced"]
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcagent.apps.bounded import (
-    read_fields,
-)
+from hpcagent.apps.bounded import read_fields
 from hpcagent.apps.missing import elsewhere, missing_file
 from hpcagent.errors import AppFailed
+from hpcagent.science.lammps.log_records import Log
+from hpcagent.science.lammps.production import step_size
 
 __all__ = ["Said", "timestep_of_log"]
 
@@ -22,7 +23,9 @@ class Said:
     def __init__(self, upstream: Mapping[str, Any]) -> None:
         self._upstream = upstream
 
-    def log(self) -> Any:
+    @functools.cached_property
+    def log(self) -> Log | None:
+        """The run's log; None: it has none."""
         from hpcagent.science.lammps.log import read_log
 
         name = (self._upstream.get("artifacts") or {}).get("log")
@@ -57,15 +60,13 @@ class Said:
         return None if step is None else float(step) * 1e-3, max(int(said.get("frames_every") or 1), 1)
 
 
-def timestep_of_log(log: Any, first: int, last: int) -> float | None:
+def timestep_of_log(log: Log, first: int, last: int) -> float | None:
     """Timestep in the log's unit of time, if the runs that made these steps had one and the same.
 
     That of each run is `hpcagent.science.lammps.production.step_size`'s, as in its metrics.
 
     Looked for from the end: steps may have been counted anew (`reset_timestep`), which a dump does not survive.
     """
-    from hpcagent.science.lammps.production import step_size
-
     sizes: set[float | None] = set()
     covered = last
     for leg in reversed([r for r in log.runs if len(r) and "Step" in r and r.kind not in ("minimize", "rerun")]):

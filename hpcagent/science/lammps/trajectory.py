@@ -13,12 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcagent.apps.bounded import (
-    NOT_UNPACKED,
-    open_unpacked,
-)
+from hpcagent.apps.bounded import NOT_UNPACKED, open_unpacked
 from hpcagent.apps.missing import missing_file
 from hpcagent.errors import AppFailed
+from hpcagent.moved import moved
 from hpcagent.science.lammps.ase_trajectory import AseTrajectory, Extxyz
 from hpcagent.science.lammps.dcd_xtc import Dcd, Xtc
 from hpcagent.science.lammps.dump import Dump
@@ -100,3 +98,8 @@ def _opened(path: Path, said: Said, reading: Reading) -> Trajectory:
         kind="contract",
         name="BadTrajectory",
     )
+
+
+__getattr__ = moved(
+    __name__, {"READING": "hpcagent.science.lammps.frames", "last_frame_of_dump": "hpcagent.science.lammps.dump"}
+)

@@ -27,17 +27,10 @@ from parsl.jobs.states import JobState, JobStatus
 
 from hpcagent.errors import BadInput, BlockLost, SiteFailed, StoreFull
 from hpcagent.model.failures import name_of_end
+from hpcagent.moved import moved
 from hpcagent.sites.block import Block, project_of
 from hpcagent.sites.launch import python_command
-from hpcagent.sites.schedulers.base import (
-    Job,
-    NodeShape,
-    Places,
-    Refused,
-    Scheduler,
-    SchedulerDown,
-    pause_s,
-)
+from hpcagent.sites.schedulers.base import Job, NodeShape, Places, Refused, Scheduler, SchedulerDown, pause_s
 from hpcagent.sites.workers.blocks import BatchBlocks
 from hpcagent.sites.workers.executor import Executor, log_tail
 from hpcagent.sites.workers.inside_blocks import InsideBlocks
@@ -606,3 +599,14 @@ class BatchExecutor(Executor):
         if up and self._command("END"):
             self.provider.wait(_END_S)
         self.provider.end_all()
+
+
+__getattr__ = moved(
+    __name__,
+    {
+        "addresses_of": "hpcagent.sites.workers.batch_of_profile",
+        "batch_executor": "hpcagent.sites.workers.batch_of_profile",
+        "coordinator_script": "hpcagent.sites.workers.job_scripts",
+        "job_script": "hpcagent.sites.workers.job_scripts",
+    },
+)

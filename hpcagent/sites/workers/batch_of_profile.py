@@ -21,18 +21,12 @@ from hpcagent.sites.block import Block, block_of, worker_launcher_of
 from hpcagent.sites.launchers import NodeWorkers, SrunWorkers, worker_launcher
 from hpcagent.sites.ledger import Ledger
 from hpcagent.sites.profile import Profile
-from hpcagent.sites.schedulers.base import (
-    Allocation,
-    NodeShape,
-    Scheduler,
-    SchedulerDown,
-)
+from hpcagent.sites.schedulers.base import Allocation, NodeShape, Scheduler, SchedulerDown
 from hpcagent.sites.tables import ExecutorProfile
 from hpcagent.sites.workers.batch import BatchExecutor
 from hpcagent.sites.workers.inside_blocks import InsideBlocks
 
 __all__ = ["addresses_of", "batch_executor", "cores_of", "provider_of"]
-
 
 _MOST_MPI_RUNS = 64
 """Runs at once in a block of mode mpi, where the profile does not say: each holds a small Python process."""

@@ -46,14 +46,14 @@ function log(found) {
 
 // Files of a run. What is shown of each is what another run takes as a file: artifact:RUN/PATH.
 // A campaign's run has its files in a folder of the campaign.
-async function files(mine, place, run, inner) {
+async function files(mine, place, run, execution) {
   try {
-    const of = inner === undefined ? `run/${encodeURIComponent(run)}` : `campaign/${encodeURIComponent(run)}/run/${encodeURIComponent(inner)}`;
+    const of = execution === undefined ? `run/${encodeURIComponent(run)}` : `campaign/${encodeURIComponent(run)}/run/${encodeURIComponent(execution)}`;
     const found = await get(`${of}/files`);
     if (mine.ended) return;
-    fill(place, h("summary", {}, `Files (${num(found.files.length + found.more)})`), h("p", { class: "soft small" }, inner !== undefined && !found.files.length ? "It has written none: its numbers are in the campaign's record." : `A parameter of another run that is a file takes one of these texts, once this ${inner === undefined ? "run" : "campaign"} has ended.`),
+    fill(place, h("summary", {}, `Files (${num(found.files.length + found.more)})`), h("p", { class: "soft small" }, execution !== undefined && !found.files.length ? "It has written none: its numbers are in the campaign's record." : `Each text names a file for a parameter of another run, once this ${execution === undefined ? "run" : "campaign"} has ended.`),
       h("ul", { class: "files" }, found.files.map((f) => h("li", {}, h("code", {}, `artifact:${run}/${f.path}`), h("span", { class: "soft small" }, ` ${bytes(f.bytes)} `), copy(`artifact:${run}/${f.path}`)))),
-      found.more > 0 && h("p", { class: "soft small" }, `and ${num(found.more)} more: hpcagent workspace files ${run}${inner === undefined ? "" : ` work/${inner}`}`));
+      found.more > 0 && h("p", { class: "soft small" }, `and ${num(found.more)} more: hpcagent workspace files ${run}${execution === undefined ? "" : ` work/${execution}`}`));
   } catch (error) {
     fill(place, h("summary", {}, "Files"), h("p", { class: "error" }, error.message));
   }
@@ -102,8 +102,8 @@ export async function showCampaignRun(campaign, row, about) {
   }
 }
 
-function kept(mine, run, inner) {
-  const place = h("details", { id: "files", ontoggle: () => { if (place.open) files(mine, place, run, inner); } }, h("summary", {}, "Files"));
+function kept(mine, run, execution) {
+  const place = h("details", { id: "files", ontoggle: () => { if (place.open) files(mine, place, run, execution); } }, h("summary", {}, "Files"));
   return place;
 }
 

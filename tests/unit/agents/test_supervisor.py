@@ -450,7 +450,7 @@ def test_a_call_that_has_become_dearer_since_it_was_priced_is_refused(workspace)
         return found
 
     _, done = now._call("ann", replace(again, price=replace(price, of=priced)), {"changes": ["x +0.1"]})
-    assert "0.01 node-hours at most, and it would take up to 10 now" in done.refused
+    assert "0.01 node-hours at most, and it would take up to 10" in done.refused
     assert now.budget.taken == 0.0 and len(workspace.list()["runs"]) == 2
 
 
@@ -477,10 +477,12 @@ def test_what_a_run_may_take_stays_taken_when_the_call_fails_behind_its_start(su
     tool = replace(tool, price=Price(lambda caller, given: {"node_hours_at_most": 0.3}, "nothing"))
     caller = Caller("", ALL_SCOPES, workspace)
     now = TurnNow(caller, Budget(0.5))
+    run = workspace.run
+    monkeypatch.setattr(workspace, "run", lambda **order: run(**order, walltime_s=1080))  # 0.3 node-hours
     monkeypatch.setattr(workspace, "status", gone)
     _, first = now._call("ann", tool, {"x": 0.5})
-    (run,) = first.started
-    assert "service ended" in first.refused and now.started() == {run} == set(now.runs())
+    (begun,) = first.started
+    assert "service ended" in first.refused and now.started() == {begun} == set(now.runs())
     assert now.budget.taken == 0.3
     _, second = now._call("ann", tool, {"x": 0.6})
     assert "may take 0.5 node-hours, of which 0.2" in second.refused and now.budget.taken == 0.3

@@ -26,7 +26,7 @@ from hpcagent.gate.rules import Caller
 from hpcagent.model.records import Cost, Result
 from hpcagent.store.journal import read_events
 from hpcagent.workspace.app_store import asked, packed
-from hpcagent.workspace.connection import bounded
+from hpcagent.workspace.connection import at_most
 from hpcagent.workspace.core import Core
 from hpcagent.workspace.folder import Folder
 from hpcagent.workspace.references import is_ours
@@ -791,22 +791,22 @@ def test_a_call_begins_no_more_than_it_was_said_to(root):
         asked = {"x": 0.3, "run_time_s": 0.01}
         price = there.estimate("synthetic", asked, walltime_s=36)["node_hours_at_most"]
         with (
-            bounded(0.9 * price),
-            pytest.raises(NotAllowed, match=r"0\.009 node-hours at most, and it would take"),
+            at_most(0.9 * price),
+            pytest.raises(NotAllowed, match=r"0\.009 node-hours at most, and it would take up to"),
         ):
             there.run("synthetic", asked, walltime_s=36)
-        with bounded(price), pytest.raises(NotAllowed, match="nothing bounds it now"):
+        with at_most(price), pytest.raises(NotAllowed, match="nothing bounds it"):
             there.run("synthetic", asked)
-        with bounded(0.0), pytest.raises(NotAllowed, match="nothing bounds it now"):
+        with at_most(0.0), pytest.raises(NotAllowed, match="nothing bounds it"):
             there.start("synthetic", changes={"until.max_runs": 3})
         assert there.list()["runs"] == []
-        with bounded(price):
+        with at_most(price):
             run = there.run("synthetic", asked, walltime_s=36)
-        with bounded(0.0):  # what is known takes nothing
+        with at_most(0.0):  # what is known takes nothing
             assert there.run("synthetic", asked, walltime_s=36)["id"] == run["id"]
             assert there.wait(run["id"], PATIENCE_S)["state"] == "completed"
         for wrong in (-1.0, True, "1", math.nan):
-            with bounded(wrong), pytest.raises(BadInput, match="at_most is a number"):
+            with at_most(wrong), pytest.raises(BadInput, match="at_most is a number"):
                 there.run("synthetic", asked)
         there.end(runs=True)
 

@@ -241,7 +241,8 @@ def test_files_of_a_run_are_read_below_its_folder_only(core):
     assert [f["path"] for f in core.artifacts(me(core), run, below="sub")] == ["sub/data"]
     assert core.artifacts(me(core), run, below="none") == core.artifacts(me(core), run, below="away") == []
     assert core.artifacts(me(core), run, below="a" * 300) == []
-    for below in ("..", "/etc", "sub/..", "sub/", None, 7):
+    assert core.artifacts(me(core), run, below="sub/") == core.artifacts(me(core), run, below="sub")
+    for below in ("..", "/etc", "sub/..", "sub//data", None, 7):
         with pytest.raises(BadInput):
             core.artifacts(me(core), run, below=below)
 
