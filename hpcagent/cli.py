@@ -19,6 +19,7 @@ from hpcagent.commands import add_all
 from hpcagent.commands.common import say
 from hpcagent.endings import end_of
 from hpcagent.errors import BadInput, HpcAgentError, Interrupted
+from hpcagent.later import HEAVY, defer_when_imported
 from hpcagent.owners import TRUST, trusting
 from hpcagent.surroundings import WORKING_DIRECTORY_GONE, open_closed_streams, working_directory
 
@@ -114,6 +115,7 @@ def main() -> None:
     verbose = len(words) < len(sys.argv) - 1
     words, trusted = _trusted(words)
     _few_threads()
+    defer_when_imported(*HEAVY)
     with _one_clear_error(verbose):
         if trusted:
             os.environ[TRUST] = trusting(trusted, os.environ.get(TRUST, ""))

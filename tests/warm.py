@@ -234,9 +234,11 @@ def go(asked: dict[str, Any], given: Sequence[int]) -> None:
 
 
 if __name__ == "__main__":
+    from hpcagent.later import HEAVY, defer_when_imported
     from hpcagent.sites.launch import UNNEEDED, defer
 
     defer(*UNNEEDED)  # as a process does that is started for itself
+    defer_when_imported(*HEAVY)
     where = sys.argv[1]
     Warm(where)  # before others take the name
     for module in (*MODULES, *NEEDED):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import importlib.util
 import json
 import os
 import sys
@@ -22,6 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from hpcagent import later
 from hpcagent.beside import told
 from hpcagent.sites.typechecks import checked_later, put_off
 
@@ -84,82 +84,24 @@ def python_command(module: str, *arguments: str, python: str | None = None) -> l
     return [python or sys.executable, "-P", "-c", _BOOT.format(module), words, *arguments]
 
 
-_RUNNING: list[ModuleType] = []
-"""Packages whose `__init__` goes on."""
-
-_bootstrap: Any = importlib._bootstrap
-
-
-@contextlib.contextmanager
-def _importing(name: str) -> Iterator[None]:
-    """Hold the lock that Python has for the import of a module: where two threads wait for each other, it is seen.
-
-    Then what there is of the module has to do, as where two modules import each other.
-    """
-    lock = _bootstrap._get_module_lock(name)
-    try:
-        lock.acquire()
-    except _bootstrap._DeadlockError:
-        yield
-        return
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-class _Deferred(ModuleType):
-    """A package whose `__init__` runs when an attribute is first asked for; its submodules load without."""
-
-    def __getattr__(self, name: str) -> Any:  # whatever the package has
-        if name.startswith("__") and name not in ("__all__", "__author__", "__version__"):
-            raise AttributeError(name)
-        if (where := _WHERE.get(f"{self.__name__}.{name}")) is not None:
-            return getattr(importlib.import_module(where[0]), where[1])
-        if importlib.util.find_spec(f"{self.__name__}.{name}") is not None:
-            return importlib.import_module(f"{self.__name__}.{name}")
-        spec = self.__spec__
-        assert spec is not None and spec.loader is not None  # set by defer
-        with _importing(self.__name__):  # another thread that asks meanwhile waits for the whole package
-            if name not in self.__dict__ and type(self) is not ModuleType and self not in _RUNNING:
-                _RUNNING.append(self)
-                try:
-                    spec.loader.exec_module(self)
-                finally:
-                    _RUNNING.remove(self)
-                self.__class__ = ModuleType  # type: ignore[assignment]  # from here on an ordinary module
-        try:
-            return self.__dict__[name]
-        except KeyError:  # the package has none, or asks for it while it begins
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}") from None
-
-
 def defer(*packages: str) -> None:
-    """Make packages importable without running their `__init__` until it is needed.
+    """Make packages importable without running their `__init__` until it is needed; `hpcagent.later.defer`.
 
     Args:
         packages: Names, parents first. One that is imported already is left alone.
     """
-    for name in packages:
-        spec = importlib.util.find_spec(name) if name not in sys.modules else None
-        if spec is None or spec.submodule_search_locations is None:
-            continue
-        module = _Deferred(name)
-        module.__spec__ = spec
-        module.__path__ = list(spec.submodule_search_locations)
-        module.__file__ = spec.origin
-        module.__package__ = name
-        sys.modules[name] = module
+    later.defer(*packages, where=_WHERE)
 
 
 def begin(module: str) -> None:
     """Run `main()` of a module, in a process that is there for it."""
     defer(*UNNEEDED)
-    with contextlib.ExitStack() as later:
-        later.enter_context(checked_later())
-        later.enter_context(called_later(*_AUTHENTICATOR))
+    later.defer_when_imported(*later.HEAVY)
+    with contextlib.ExitStack() as put:
+        put.enter_context(checked_later())
+        put.enter_context(called_later(*_AUTHENTICATOR))
         for name in _SELDOM:
-            later.enter_context(put_off(name))
+            put.enter_context(put_off(name))
         made = importlib.import_module(module)
     made.main()
 

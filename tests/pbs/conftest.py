@@ -126,7 +126,7 @@ class FakePbs:
 
     def processes(self) -> dict[int, str]:
         """What runs of it: the processes of jobs, and those that watch them."""
-        home, script = f"FAKE_PBS_HOME={self.home}".encode(), str(FAKE / "pbs.py").encode()
+        home, script = f"FAKE_PBS_HOME={self.home}".encode(), str(FAKE / "command.py").encode()
         found = {}
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):

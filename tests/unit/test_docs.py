@@ -218,7 +218,8 @@ FEWER = (
     (re.compile(r"\bmax_runs=42\b"), "max_runs=22"),
     (re.compile(r"\bmax_runs\(24\)"), "max_runs(12)"),
     (re.compile(r"\bmax_runs = 60\b"), "max_runs = 30"),
-    (re.compile(r"\brounds=3\b"), "rounds=1"),
+    (re.compile(r"\brounds=3\b"), "rounds=1, timestep=5.0, three_body=4, three_body_angular=3, four_body=0"),
+    (re.compile(r'\bvolumes="1,1.03"'), 'volumes="1", initial=3'),
     (re.compile(r"\bseeds([ =])5\b"), r"seeds\g<1>2"),
 )
 NEEDS_LAMMPS = ("README.md", "own_lammps_input.md", "apps_as_futures.md")

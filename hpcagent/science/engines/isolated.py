@@ -29,6 +29,7 @@ from hpcagent.apps.printed import read_tail, reading
 from hpcagent.apps.run import Outcome, Run, note, noted, noting
 from hpcagent.beside import as_told, told
 from hpcagent.errors import AppFailed, BadInput
+from hpcagent.later import HEAVY, defer_when_imported
 from hpcagent.moved import new_name
 from hpcagent.science.engines.base import Iteration, NotConverged
 from hpcagent.science.engines.registry import engine as engine_of
@@ -276,4 +277,5 @@ def _plain_details(error: AppFailed) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    defer_when_imported(*HEAVY)
     _child(Path(sys.argv[1]))

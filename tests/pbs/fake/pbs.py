@@ -3,7 +3,8 @@
 Formats, words and exit codes are those captured on an unpatched OpenPBS 23.06.06 of four hosts; `config.json` says
 which of its variants is played. State is one JSON file below a lock. Each job has a process of its own ("mom"),
 begun by qsub, that waits for cores, runs the script in a session of its own, watches the walltime and writes down
-the end. Times are shorter than the real ones unless a test asks for those: see `REAL_TIMES`.
+the end. Times are shorter than the real ones unless a test asks for those: see `REAL_TIMES`. Commands are called by the
+hundred: `command.py` runs this module as it was compiled, and what few of them need is imported in their functions.
 """
 
 import contextlib
@@ -12,10 +13,7 @@ import json
 import os
 import pwd
 import re
-import shlex
-import shutil
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -178,6 +176,8 @@ def full_queue(jobs, queue, settings):
 
 
 def qsub(arguments, settings):
+    import shlex
+
     options, rest = parsed(arguments)
     if not rest:
         raise PbsError("qsub: this fake reads no script from stdin", 2)
@@ -515,6 +515,9 @@ def place(job, data, settings):
 
 
 def run(job_id, job, settings):
+    import shlex
+    import subprocess
+
     spool = HOME / "spool"
     user_home = HOME / "home"
     user_home.mkdir(exist_ok=True)
@@ -576,6 +579,8 @@ def run(job_id, job, settings):
 
 
 def watch(job_id, process):
+    import shutil
+
     ending, late = None, False
     while process.poll() is None:
         settings = config()
@@ -1127,7 +1132,3 @@ def qdel(arguments, settings):
                 job["delete"] = how
                 job["terms"] += 1
     return code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

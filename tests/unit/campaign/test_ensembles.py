@@ -189,7 +189,7 @@ def test_of_two_runs_of_several_ranks_one_dies_and_the_other_is_run_to_its_end(
 ) -> None:
     written(tmp_path, [point(1)], ranks=2)
     app = lammps(tmp_path / "short.toml").with_settings(mode="ensemble")
-    answers = executed(tmp_path, app, [point(400), point(13, bad=bad), point(30)], ranks=2)
+    answers = executed(tmp_path, app, [point(100), point(13, bad=bad), point(20)], ranks=2)
     assert names_of(answers) == [None, name, None]
 
 

