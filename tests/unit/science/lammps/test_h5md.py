@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from hpcagent.science.lammps.frames import Reading
 from hpcagent.science.lammps.trajectory import open_trajectory
-
-
-def upstream(folder: Path, trajectory: str, **artifacts: str) -> dict[str, Any]:
-    return {"status": "COMPLETED", "workdir": str(folder), "artifacts": {"trajectory": trajectory, **artifacts}}
+from tests.unit.science.lammps.upstream import upstream
 
 
 def test_h5md_as_mdanalysis_writes_it(tmp_path: Path) -> None:

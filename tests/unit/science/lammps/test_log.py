@@ -10,6 +10,7 @@ import pytest
 
 from hpcagent.science.lammps.log import _Reader, parse_log, read_log
 from hpcagent.science.lammps.log_records import Log
+from tests.unit.science.lammps.printed import table_lines
 
 Lammps = Callable[..., Path]
 STYLES = ("one", "multi", "yaml")
@@ -19,14 +20,6 @@ ROWS = 11
 
 def _text(path: Path) -> str:
     return path.read_text()
-
-
-def _table(text: str) -> list[str]:
-    """Lines between the one-line header and `Loop time`."""
-    lines = text.splitlines()
-    start = next(i for i, line in enumerate(lines) if line.split()[:1] == ["Step"])
-    end = next((i for i, line in enumerate(lines) if line.startswith("Loop time")), len(lines))
-    return lines[start + 1 : end]
 
 
 def test_a_plain_run_is_read_with_everything_lammps_says(lammps: Lammps) -> None:
@@ -100,7 +93,7 @@ def test_a_log_cut_anywhere_gives_true_rows_and_never_raises(lammps: Lammps, lin
 
 def test_a_cut_loses_no_finished_row(lammps: Lammps) -> None:
     text = _text(lammps("run 100\n"))
-    row = _table(text)[4]
+    row = table_lines(text)[4]
     cut = text.index(row) + len(row)
     assert len(parse_log(text[: cut + 1]).runs[0]) == 5, "with its newline"
     assert len(parse_log(text[:cut]).runs[0]) == 5, "the blank after the last number shows it to be whole"
@@ -110,7 +103,7 @@ def test_a_cut_loses_no_finished_row(lammps: Lammps) -> None:
 
 def test_a_log_killed_before_the_first_row_has_an_empty_run(lammps: Lammps) -> None:
     text = _text(lammps("run 100\n"))
-    log = parse_log(text[: text.index(_table(text)[0])])
+    log = parse_log(text[: text.index(table_lines(text)[0])])
     assert [run.data.shape for run in log.runs] == [(0, 7)]
     assert not log.runs[0].complete and not log.finished
 
@@ -118,7 +111,7 @@ def test_a_log_killed_before_the_first_row_has_an_empty_run(lammps: Lammps) -> N
 def test_a_killed_process_leaves_the_rows_it_wrote(killed_log: Path) -> None:
     log = read_log(killed_log)
     (run,) = log.runs
-    lines = _table(_text(killed_log))
+    lines = table_lines(_text(killed_log))
     finished = len([line for line in lines if len(line.split()) == 7 and line.endswith(" ")])
     assert len(run) == finished > 50
     assert run["Step"].tolist() == list(range(finished))
@@ -150,7 +143,7 @@ def test_error_on_one_processor_is_an_error_too() -> None:
 
 def test_text_after_the_table_that_looks_like_rows_is_left_alone(lammps: Lammps) -> None:
     text = _text(lammps("run 100\n"))
-    row = _table(text)[3]
+    row = table_lines(text)[3]
     log = parse_log(text + f"{row}\n864 ave 1e9 x\nStep Temp\n0 80\n10 90\n")
     assert [len(run) for run in log.runs] == [ROWS]
 
@@ -158,7 +151,7 @@ def test_text_after_the_table_that_looks_like_rows_is_left_alone(lammps: Lammps)
 def test_a_header_repeated_inside_a_run_does_not_split_it(lammps: Lammps) -> None:
     text = _text(lammps("run 100\n"))
     header = next(line for line in text.splitlines() if line.split()[:1] == ["Step"])
-    row = _table(text)[5]
+    row = table_lines(text)[5]
     log = parse_log(text.replace(row, header + "\n" + row))
     assert [len(run) for run in log.runs] == [ROWS]
 
@@ -178,14 +171,14 @@ def test_windows_newlines_and_invalid_bytes_change_nothing(lammps: Lammps) -> No
 
 def test_zero_bytes_where_a_file_system_lost_a_page_cost_only_their_rows(lammps: Lammps) -> None:
     data = lammps("run 100\n").read_bytes()
-    row = _table(data.decode())[4].encode()
+    row = table_lines(data.decode())[4].encode()
     log = parse_log(data.replace(row, b"\0" * len(row)))
     assert log.runs[0]["Step"].tolist() == [0, 10, 20, 30, 50, 60, 70, 80, 90, 100]
 
 
 def test_warnings_are_collected_and_do_not_break_rows(lammps: Lammps) -> None:
     text = _text(lammps("run 100\n"))
-    row = _table(text)[5]
+    row = table_lines(text)[5]
     spoiled = text.replace(row, f"WARNING: Too hot (src/a.cpp:1)\n{row}\nWARNING on proc 1: Too cold")
     log = parse_log(spoiled)
     assert log.warnings == ("Too hot (src/a.cpp:1)", "Too cold")

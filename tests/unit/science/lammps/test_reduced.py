@@ -8,31 +8,10 @@ import numpy as np
 import pytest
 
 from hpcagent.errors import BadInput
-from hpcagent.science.lammps.log import parse_log
-from hpcagent.science.lammps.log_records import Log
 from hpcagent.science.lammps.reduced import reduce_column, reduced
-
-
-def log_of(
-    rows: str,
-    *,
-    header: str = "Step Temp TotEng PotEng KinEng",
-    before: str = "units metal\ntimestep 0.002\nthermo 100\nrun 400\n",
-    loop: str = "Loop time of 2 on 1 procs for 400 steps with 100 atoms",
-    after: str = "",
-) -> Log:
-    table = "".join(line.strip() + " \n" for line in rows.strip().splitlines())
-    return parse_log(f"{before}{header} \n{table}{loop}\n{after}\n")
-
+from tests.unit.science.lammps.printed import ROWS, log_of
 
 # 400 steps of 2 fs; E rises by 0.01 eV per 0.2 ps with a zigzag of 0.002 eV.
-ROWS = """
-0    40  -60.000  -65  5
-100  44  -59.988  -65.488 5.5
-200  40  -59.980  -64.980 5
-300  44  -59.968  -65.468 5.5
-400  40  -59.960  -64.960 5
-"""
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,10 +10,7 @@ from hpcagent.apps.printed import reading
 from hpcagent.errors import AppFailed
 from hpcagent.science.lammps.frames import Reading
 from hpcagent.science.lammps.trajectory import open_trajectory
-
-
-def upstream(folder: Path, trajectory: str, **artifacts: str) -> dict[str, Any]:
-    return {"status": "COMPLETED", "workdir": str(folder), "artifacts": {"trajectory": trajectory, **artifacts}}
+from tests.unit.science.lammps.upstream import upstream
 
 
 def test_what_is_no_trajectory_says_so(tmp_path: Path) -> None:

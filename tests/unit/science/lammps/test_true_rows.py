@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hpcagent.science.lammps.log import parse_log, read_log
+from tests.unit.science.lammps.printed import table_lines
 
 Lammps = Callable[..., Path]
 STYLES = ("one", "multi", "yaml")
@@ -16,14 +17,6 @@ STYLES = ("one", "multi", "yaml")
 
 def _text(path: Path) -> str:
     return path.read_text()
-
-
-def _table(text: str) -> list[str]:
-    """Lines between the one-line header and `Loop time`."""
-    lines = text.splitlines()
-    start = next(i for i, line in enumerate(lines) if line.split()[:1] == ["Step"])
-    end = next((i for i, line in enumerate(lines) if line.startswith("Loop time")), len(lines))
-    return lines[start + 1 : end]
 
 
 FOREIGN = {
@@ -64,7 +57,7 @@ def test_a_perfect_imitation_of_a_row_off_the_thermo_grid_is_refused(lammps: Lam
 
 def test_step_must_rise_even_where_no_thermo_command_was_echoed(lammps: Lammps) -> None:
     text = _text(lammps("run 100\n"))
-    rows = _table(text)
+    rows = table_lines(text)
     spoiled = text.replace(rows[6], rows[6] + "\n" + rows[2]).replace("thermo          10\n", "")
     np.testing.assert_array_equal(parse_log(spoiled).runs[0].data, parse_log(text).runs[0].data)
     late = rows[6].replace("        60 ", "        99 ")
@@ -85,7 +78,7 @@ def test_step_must_rise_even_where_no_thermo_command_was_echoed(lammps: Lammps) 
 def test_a_line_laid_out_otherwise_than_the_first_row_is_no_row(lammps: Lammps, printed: str) -> None:
     # No `thermo N` is known here, and 55 would be a step between its neighbours.
     text = _text(lammps("run 100\n")).replace("thermo          10\n", "").replace("thermo 10\n", "")
-    row = _table(text)[6]
+    row = table_lines(text)[6]
     spoiled = text.replace(row, f"{printed}\n{row}")
     np.testing.assert_array_equal(parse_log(spoiled).runs[0].data, parse_log(text).runs[0].data)
 
@@ -124,14 +117,14 @@ def test_no_row_is_lost_where_the_last_value_fills_its_column(lammps: Lammps, li
     assert abs(run["Press"][-1]) < 1e-4
     assert (run.unread, run.doubts) == (0, ())
     if line == "one":
-        ends = {text[-1:] for text in _table(_text(path))}
+        ends = {text[-1:] for text in table_lines(_text(path))}
         assert " " in ends and len(ends) > 1, "the log has rows with and without a blank at their end"
 
 
 def test_a_cut_inside_a_last_value_that_fills_its_column_gives_no_wrong_number(lammps: Lammps) -> None:
     text = _text(lammps(RELAXED, head="", line="one"))
-    row = next(line for line in _table(text) if not line.endswith(" "))
-    before = _table(text).index(row)
+    row = next(line for line in table_lines(text) if not line.endswith(" "))
+    before = table_lines(text).index(row)
     end = text.index(row) + len(row)
     assert [len(parse_log(text[:cut]).runs[0]) for cut in (end - 1, end, end + 1)] == [before, before, before + 1]
 
@@ -178,7 +171,7 @@ def test_numbers_wider_than_their_columns_push_the_others_on() -> None:
 def test_a_warning_of_two_lines_between_header_and_rows_costs_none(lammps: Lammps) -> None:
     text = _text(lammps(RELAXED, head="", line="one"))
     header = next(line for line in text.splitlines() if line.split()[:1] == ["Step"])
-    row = _table(text)[3]
+    row = table_lines(text)[3]
     warning = "WARNING: Energy due to 1 extra global DOFs will be included\n (src/src/min.cpp:222)\n"
     spoiled = text.replace(header, warning + header).replace(row, warning + row)
     np.testing.assert_array_equal(parse_log(spoiled).runs[0].data, parse_log(text).runs[0].data)
@@ -186,7 +179,7 @@ def test_a_warning_of_two_lines_between_header_and_rows_costs_none(lammps: Lammp
 
 def test_what_looks_like_a_row_and_is_none_is_said(lammps: Lammps) -> None:
     text = _text(lammps("run 100\n"))
-    rows = _table(text)
+    rows = table_lines(text)
     for spoiled, example in (
         (rows[4][:40] + "WARNING: interleaved", rows[4][:40].strip()),
         (rows[4][:40] + "\0" * 30, rows[4][:40].strip()),
@@ -203,6 +196,6 @@ def test_what_looks_like_a_row_and_is_none_is_said(lammps: Lammps) -> None:
 def test_rows_that_are_not_in_the_log_are_counted(lammps: Lammps) -> None:
     text = _text(lammps("run 100\nrun 7\nthermo 1000\nrun 20\n"))
     assert [run.missing for run in parse_log(text).runs] == [0, 0, 0]
-    rows = _table(text)
+    rows = table_lines(text)
     lost = parse_log(text.replace(rows[2] + "\n", "").replace(rows[7] + "\n", "")).runs[0]
     assert (lost.missing, lost.unread) == (2, 0)
