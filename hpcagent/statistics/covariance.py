@@ -1,4 +1,4 @@
-"""Covariances of rows: their correlation, and the inverse of a matrix of them, on one thread."""
+"""Correlations of rows, inverses of their covariances, and the one thread that they are worked on with."""
 
 from __future__ import annotations
 
@@ -78,6 +78,7 @@ def bordered(solved: tuple[Array, Array], beside: Array, left: float, value: flo
 
 
 def correlation(r2: Array, kernel: Kernel) -> Array:
+    """Correlation at squared distances `r2`, each scaled by its length: `exp(-r2/2)`, or Matern 5/2."""
     if kernel != "matern":
         return np.asarray(np.exp(-0.5 * r2))
     r = np.sqrt(5 * r2)

@@ -1,4 +1,4 @@
-"""What LAMMPS prints after a thermo table: speed, timings, neighbour lists. With it a table is a `Run`."""
+"""A run of a log: its table, and the speed, timings and neighbour lists that LAMMPS prints after it."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ _CPU = re.compile(rb"([\d.]+)% CPU use with (\d+) MPI tasks x (\d+|no) OpenMP th
 
 
 def run_of(table: Table) -> Run:
+    """The run of a table, with what LAMMPS printed after it."""
     performance: dict[str, float] = {}
     timing: dict[str, TimingRow] = {}
     numbers: dict[bytes, bytes] = {}

@@ -79,6 +79,11 @@ def _same(unit: str, other: str) -> bool:
 def check_variables(
     read: Script, space: Space, file: ContractFile, where: str, deciding: Mapping[str, str]
 ) -> None:
+    """Hold the variables of a contract against the script that has them.
+
+    Raises:
+        BadInput: One is given twice, is not in the script, or changes nothing in it.
+    """
     restart = () if file.restart is None else (file.restart.variable,)
     for name in restart:
         if name in space or name in file.seed_variables:
@@ -124,6 +129,11 @@ _ELEMENT = re.compile(r"[A-Z][a-z]?\Z")
 
 
 def check_artifacts(artifacts: Mapping[str, str], where: str) -> None:
+    """Artifacts of a contract are plain names of files in a run's directory.
+
+    Raises:
+        BadInput: One is another path, or has a name that every run's own artifacts have.
+    """
     for name, file in artifacts.items():
         if name in _OWN:
             raise BadInput(
@@ -138,6 +148,11 @@ def check_artifacts(artifacts: Mapping[str, str], where: str) -> None:
 
 
 def check_structure(read: Script, structure: Structure, artifacts: Mapping[str, str], where: str) -> None:
+    """Hold the structure that a run takes, or hands on, against the script.
+
+    Raises:
+        BadInput: The script is in reduced units, or elements or files do not go together with it.
+    """
     if read.units == "lj":
         raise BadInput(
             f"{where}, structure: the script {read.path.name} has `units lj`, but a structure has elements, "

@@ -19,7 +19,7 @@ from hpcagent.moved import moved
 from hpcagent.science.lammps.after_table import Table, run_of
 from hpcagent.science.lammps.echoed import Between, Echoed, State
 from hpcagent.science.lammps.log_records import Log
-from hpcagent.science.lammps.log_words import IS_NUMBER, decoded, names_of, seconds_of
+from hpcagent.science.lammps.log_words import A_NUMBER, decoded, names_of, seconds_of
 from hpcagent.science.lammps.thermo_columns import canonical
 from hpcagent.science.lammps.thermo_tables import BANNER, CHUNK, Unread, read_multi, read_one, read_tad, read_yaml
 from hpcagent.science.lammps.true_rows import gaps, true_steps
@@ -155,11 +155,11 @@ class _Reader:
             return False
         if sure:
             return not line.startswith((b"ERROR", b"Loop time"))
-        if any(IS_NUMBER.fullmatch(w) for w in words):
+        if any(A_NUMBER.fullmatch(w) for w in words):
             return False
         follower = self._next_line(body)
         values = follower.split()
-        numbers = bool(values) and all(IS_NUMBER.fullmatch(v) for v in values)
+        numbers = bool(values) and all(A_NUMBER.fullmatch(v) for v in values)
         fits = numbers and len(values) == len(_header(line, follower))
         printed = _padded(line) and _padded(follower)
         if b"Step" in words:
@@ -326,7 +326,7 @@ def _header(line: bytes, follower: bytes) -> list[bytes]:
     `thermo_modify colname` allows names with blanks; those are told apart by the wider gaps between columns.
     """
     words, values = line.split(), follower.split()
-    if len(values) == len(words) or not values or not all(IS_NUMBER.fullmatch(v) for v in values):
+    if len(values) == len(words) or not values or not all(A_NUMBER.fullmatch(v) for v in values):
         return words
     apart = re.split(rb"\s{2,}", line.strip())
     if len(apart) == len(values):

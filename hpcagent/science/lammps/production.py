@@ -60,11 +60,17 @@ def discarded_share(log: Log, discard: float | None) -> float:
 
 
 def check_discard(discard: float | None) -> None:
+    """Refuse a share of rows to leave out that is none.
+
+    Raises:
+        BadInput: It is outside [0, 1).
+    """
     if discard is not None and not 0.0 <= discard < 1.0:
         raise BadInput(f"discard={discard} is outside [0, 1).", value=discard)
 
 
 def dynamics(log: Log) -> list[Run]:
+    """Complete runs of dynamics of a log, pieces that follow on from each other as one."""
     return list(legs([r for r in log.runs if r.complete and r.steps and r.kind not in ("minimize", "rerun")]))
 
 

@@ -25,6 +25,11 @@ _AVERAGES = ("temperature", "pressure", "density", "potential_energy", "total_en
 def promised_metrics(
     read: Script, file: ContractFile, asked: tuple[str, ...] | None, where: str
 ) -> tuple[Metric, ...]:
+    """Metrics that an app promises: those asked for, or those of the contract, with units of the script's style.
+
+    Raises:
+        BadInput: One is not known in these units, or lacks what it is worked out from.
+    """
     try:
         units = metric_units(read.units)
     except BadInput as error:

@@ -99,6 +99,7 @@ _OTHER_KEYWORDS = frozenset(("vol", "tpcpu", "cellalpha", "cellbeta", "cellgamma
 
 
 def unit_of(keyword: str, units: str | None, normalized: bool | None) -> str | None:
+    """Unit of a thermo keyword in a `units` style; None where LAMMPS does not say."""
     if keyword in _FIXED:
         return _FIXED[keyword]
     if keyword in ("cellalpha", "cellbeta", "cellgamma") or units not in STYLES:

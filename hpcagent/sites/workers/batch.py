@@ -59,7 +59,7 @@ _WAITS_S = 60.0
 
 
 class BatchExecutor(Executor):
-    """Parsl's HighThroughputExecutor for workers in jobs; use `batch_executor`."""
+    """Parsl's HighThroughputExecutor for workers in jobs; made by `batch_of_profile.batch_executor`."""
 
     keys_in_logdir = True
     block: Block

@@ -256,6 +256,7 @@ def _worker_init(profile: Profile, block: Block, worker_init: str, cores_per_wor
 def provider_of(
     profile: Profile, block: Block, account: str | None, worker_init: str, cores_per_worker: int
 ) -> Any:
+    """Parsl's provider of jobs for a block of a profile."""
     common: dict[str, Any] = {
         "account": account,
         "nodes_per_block": block.nodes_per_block,

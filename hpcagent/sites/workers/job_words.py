@@ -1,4 +1,4 @@
-"""What a scheduler's word on a job means: why it waits, how it ended."""
+"""What a scheduler says of a job, judged and in words: why it waits, how it ended."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ def why_waiting(job: Job) -> Literal["never", "unusual", "ordinary"]:
 
 
 def about_waiting(job: Job, kind: str, seconds: float) -> str:
+    """That a job waits, or can never run, in words."""
     reason = f" ({job.reason})" if job.reason else ""
     if kind == "never":
         return f"job {job.job_id} can never run, says the scheduler{reason}"
