@@ -18,7 +18,7 @@ __all__ = ["space_of"]
 
 
 def space_of(read: Script, file: ContractFile, given: Mapping[str, Parameter], where: str, folder: Path) -> Space:
-    """An app's parameters: those of its contract, before them what was given in Python, with the script's defaults.
+    """An app's parameters: those of its contract, over them those given in Python, with the script's defaults.
 
     Raises:
         BadInput: A default is missing or not allowed, or a variable has no value.
