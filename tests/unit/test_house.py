@@ -379,6 +379,28 @@ assert "No module" not in done.stderr, done.stderr
     python(code)
 
 
+def test_names_that_have_moved_between_modules_are_found_at_their_old_places():
+    """As each module with `__getattr__ = moved(...)` says."""
+    there = 0
+    for path in MODULES:
+        for statement in parsed(path).body:
+            if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "__getattr__":
+                old = importlib.import_module(
+                    ".".join(("hpcagent", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
+                )
+                for name, new in eval(ast.unparse(statement.value.args[1]), vars(old)).items():
+                    uses = name in vars(old)
+                    with (
+                        contextlib.nullcontext()
+                        if uses
+                        else pytest.warns(DeprecationWarning, match=f"{name} is {new}")
+                    ):
+                        found = getattr(old, name)
+                    assert found is getattr(importlib.import_module(new), name)
+                    there += 1
+    assert there > 20
+
+
 def test_every_module_says_what_it_is():
     assert [str(path.relative_to(ROOT)) for path in MODULES if not ast.get_docstring(parsed(path))] == []
 
