@@ -19,7 +19,7 @@ from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.registry.trials import Trial
 from hpcagent.runs.run import run
 from hpcagent.store.journal import Journal, read_events
-from hpcagent.workspace import beginning, campaigns
+from hpcagent.workspace import beginning, booking, campaigns
 from hpcagent.workspace import core as cores
 from hpcagent.workspace.core import Core
 from hpcagent.workspace.folder import Folder
@@ -227,17 +227,17 @@ def test_the_last_end_of_a_campaign_is_none_once_it_was_let_go_on(services, monk
 
 
 def test_what_was_read_of_a_campaign_before_it_was_let_go_on_ends_nothing(services, monkeypatch):
-    one, read = started(services), campaigns.snapshot
+    one, read = started(services), booking.snapshot
     row = services.core.rows[one]
     row.state, row.ended_at = "stopped", 0.0  # interrupted, and gone on with by hand: it is looked at
 
     def late(folder: Path) -> Any:
-        monkeypatch.setattr(campaigns, "snapshot", read)
+        monkeypatch.setattr(booking, "snapshot", read)
         found = read(folder)
         services.ask("extend", identity=one, changes={"until.max_runs": 4})
         return found
 
-    monkeypatch.setattr(campaigns, "snapshot", late)
+    monkeypatch.setattr(booking, "snapshot", late)
     services.core._look_at_campaigns()
     assert not row.over
     booked_as_it_took(services, one, 4)
@@ -257,19 +257,19 @@ def test_a_campaign_whose_coordinator_is_killed_as_it_goes_on_was_interrupted(se
 
 
 def test_two_who_look_at_once_book_a_campaign_once(services, monkeypatch):
-    one, read = started(services), campaigns.snapshot
+    one, read = started(services), booking.snapshot
     row = services.core.rows[one]
     row.state = "running"
     before = row.settled = row.settled / 2
 
     def late(folder: Path) -> Any:
-        monkeypatch.setattr(campaigns, "snapshot", read)
+        monkeypatch.setattr(booking, "snapshot", read)
         found = read(folder)
         services.core._look_at_campaigns()
         row.state = "stopped"  # as of one that was interrupted
         return found
 
-    monkeypatch.setattr(campaigns, "snapshot", late)
+    monkeypatch.setattr(booking, "snapshot", late)
     services.core._look_at_campaigns()
     assert services.told()["ended"] == 2 and row.settled == pytest.approx(2 * before)
 
