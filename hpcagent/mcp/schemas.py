@@ -65,7 +65,7 @@ def _nothing(default: Any) -> bool:
 
 
 def _without_null(schema: Schema, takes: bool) -> Schema:
-    """`anyOf` of something and null as one schema, or one `type`."""
+    """`anyOf` of something and null as one schema."""
     either = schema.get("anyOf")
     if either is None or {"type": "null"} not in either:
         return schema
@@ -74,9 +74,7 @@ def _without_null(schema: Schema, takes: bool) -> Schema:
         return schema
     (one,) = rest
     outer = {word: value for word, value in schema.items() if word != "anyOf"}
-    # Of arguments some clients take one `type` only, and no list of them. Answers are checked at each call.
-    if not takes and one.keys() == {"type"}:
-        return {"type": [one["type"], "null"], **outer}
+    # Some clients take one `type` only, and no list of them.
     return {**one, **outer} if takes else schema
 
 
@@ -92,18 +90,10 @@ def with_refusal(schema: Mapping[str, Any]) -> Schema:
     first = next(iter(properties))
     for name, kind in _REFUSAL.items():
         own = properties.get(name)
-        if own is not None and {"type": kind} not in own.get("anyOf", ()) and kind not in _types(own):
-            if isinstance(own.get("type"), list):
-                properties[name] = {**own, "type": [*own["type"], kind]}
-                continue
+        if own is not None and {"type": kind} not in own.get("anyOf", ()) and own.get("type") != kind:
             several = own.get("anyOf", [own])
             properties[name] = {**(own if "anyOf" in own else {}), "anyOf": [*several, {"type": kind}]}
     return {**schema, "properties": properties, "anyOf": [{"required": [first]}, {"required": ["error"]}]}
-
-
-def _types(schema: Mapping[str, Any]) -> Sequence[Any]:
-    kinds = schema.get("type", ())
-    return [kinds] if isinstance(kinds, str) else kinds
 
 
 def allowed_by(schema: Mapping[str, Any], where: Sequence[str | int]) -> str:
