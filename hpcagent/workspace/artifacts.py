@@ -111,8 +111,8 @@ def _parts(path: str) -> list[str]:
     parts = path.split("/") if isinstance(path, str) else [""]
     if any(part in ("", ".", "..") for part in parts) or not path.isprintable() or "\\" in path:
         raise BadInput(
-            f"{in_brief(path)} is no path below this run's folder: relative to that folder, without `..`, "
-            "empty parts, backslashes and control characters.",
+            f"{in_brief(path)} is no path below this run's folder. Give one relative to it, without `..`, empty "
+            "parts, backslashes and control characters.",
             value=path,
         )
     return parts
