@@ -27,6 +27,7 @@ __all__ = [
 ]
 
 WAIT_S = 0.5
+BOUND_OF_CAMPAIGN = 'give changes = {"until.node_hours": ...}'
 
 CampaignId = Annotated[str, Field(description="Handle of a campaign.", max_length=200)]
 Which = Annotated[
@@ -175,7 +176,7 @@ def _price(caller: Caller, *, campaign: str, changes: dict[str, Any], site: str,
     scope="runs:write",
     read_only=False,
     asks=True,
-    price=Price(_price, 'give changes = {"until.node_hours": ...}'),
+    price=Price(_price, BOUND_OF_CAMPAIGN),
 )
 def start_campaign(
     caller: Caller,
@@ -205,9 +206,6 @@ def get_campaign(caller: Caller, campaign_id: CampaignId) -> CampaignStatus:
     """
     found = caller.workspace.campaign(campaign_id, timeout_s=WAIT_S)
     return CampaignStatus(campaign_id=found.pop("id"), **found)
-
-
-BOUND_OF_CAMPAIGN = 'give changes = {"until.node_hours": ...}'
 
 
 def _price_of_extension(
