@@ -119,10 +119,11 @@ class _RecordFile:
         if self._torn:  # what a full disk has cut off ends here
             line = b"\n" + line
         self._torn = True
-        if os.write(self._descriptor, line) != len(line):
+        written = os.write(self._descriptor, line)
+        self._at = os.lseek(self._descriptor, 0, os.SEEK_CUR)  # also after a part of a line: the file is still ours
+        if written != len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path)
         self._torn = False
-        self._at = os.lseek(self._descriptor, 0, os.SEEK_CUR)
         now = time.monotonic()
         if self._given_up or now - self._closed_at >= _CLOSED_EVERY_S:
             self._close()

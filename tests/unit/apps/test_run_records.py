@@ -425,7 +425,22 @@ def test_a_run_that_outlives_its_campaign_in_a_thread_leaves_no_file_of_records_
 def test_a_line_that_a_full_disk_refuses_after_the_end_leaves_no_file_open(tmp_path, monkeypatch):
     file = record_file(f"{tmp_path}/work/records")
     file.close()
-    monkeypatch.setattr(run_records.os, "write", lambda _descriptor, _line: 1)
+    write = os.write
+    monkeypatch.setattr(run_records.os, "write", lambda descriptor, line: write(descriptor, line[:20]))
     with pytest.raises(OSError, match="No space left"):
         file.begun({"execution_id": "a"}, 1)
+    assert held(tmp_path) == []
+
+
+def test_a_part_of_a_line_on_a_full_disk_leaves_no_file_open(tmp_path, monkeypatch):
+    folder = f"{tmp_path}/work/records"
+    file = record_file(folder)
+    file.begun({"execution_id": "a"}, 1)
+    write = os.write
+    monkeypatch.setattr(run_records.os, "write", lambda descriptor, line: write(descriptor, line[:20]))
+    for name in "bc":
+        with pytest.raises(OSError, match="No space left"):
+            file.begun({"execution_id": name}, 1)
+        assert len(held(tmp_path)) <= 1
+    run_records.close_record_file(folder)
     assert held(tmp_path) == []
