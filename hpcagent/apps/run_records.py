@@ -120,7 +120,7 @@ class _RecordFile:
             line = b"\n" + line
         self._torn = True
         written = os.write(self._descriptor, line)
-        self._at = os.lseek(self._descriptor, 0, os.SEEK_CUR)  # also after a part of a line: the file is still ours
+        self._at = os.lseek(self._descriptor, 0, os.SEEK_CUR)  # after a part of a line, too: still ours
         if written != len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path)
         self._torn = False
