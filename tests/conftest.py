@@ -71,7 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
     register(config)
     times = os.environ.pop("HPCAGENT_TESTS_TIMES", "")
     if times:
-        config.pluginmanager.register(Times(Path(times)))
+        config.pluginmanager.register(Times(Path(times), WARM.took_s))
 
 
 def pytest_sessionstart() -> None:

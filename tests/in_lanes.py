@@ -58,8 +58,8 @@ LANES = {
     "globus": Lane(("tests/globus",), 1),
     "rest": Lane((), max(2, CORES), late=2),
 }
-CHECK = {"check": Lane((), max(2, CORES))}
-TIMES = {"times": Lane((), max(2, CORES))}
+CHECK = {"check": Lane((), 2 * max(2, CORES))}  # half of the time they wait for processes that they have started
+TIMES = {"times": Lane((), 2 * max(2, CORES))}
 
 # More than this many failures are no accident of a busy machine.
 MOST_AGAIN = 12

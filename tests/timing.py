@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,17 +29,22 @@ def function_of(nodeid: str) -> str:
 
 
 class Times:
-    """Writes the CPU seconds of each test of this process into a file of its own in the folder."""
+    """Writes the CPU seconds of each test of this process into a file of its own in the folder.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    Args:
+        folder: Where.
+        beside: CPU seconds so far of what tests start by another process than this one.
+    """
+
+    def __init__(self, folder: Path, beside: Callable[[], float] = lambda: 0.0) -> None:
+        self.folder, self._beside = folder, beside
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        before = sum(os.times()[:4])
+        before = sum(os.times()[:4]) + self._beside()
         done = yield
         with (self.folder / f"{os.getpid()}.times").open("a") as file:
-            file.write(f"{sum(os.times()[:4]) - before:.3f} {function_of(item.nodeid)}\n")
+            file.write(f"{sum(os.times()[:4]) + self._beside() - before:.3f} {function_of(item.nodeid)}\n")
         return done
 
 

@@ -122,6 +122,15 @@ class Warm:
             assert self._process.stdout is not None
             assert self._process.stdout.readline() == b"ready\n"
 
+    def took_s(self) -> float:
+        """CPU seconds of all that it has forked and that has ended."""
+        if self._process is None:
+            return 0.0
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+            return (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")  # cutime, cstime
+        return 0.0
+
     def end(self) -> None:
         """End the process that forks; what it has forked goes on."""
         if self._process is not None:
@@ -151,13 +160,17 @@ def forked(line: socket.socket) -> Any:
 # -- who forks ------------------------------------------------------------------------------------
 
 
-def received(line: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """What is asked for, and the descriptors that go along."""
-    size, fds, _, _ = socket.recv_fds(line, 8, 8)
-    data, whole = b"", int.from_bytes(size, "big")
-    while len(data) < whole:
-        data += line.recv(min(LONGEST, whole - len(data)))
-    return json.loads(data), fds
+def received(line: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
+    """What is asked for, and the descriptors that go along; None of somebody who was killed while asking."""
+    data, fds, whole = b"", [], 8
+    try:
+        data, fds, _, _ = socket.recv_fds(line, 8, 8)
+        whole += int.from_bytes(data, "big") if len(data) == 8 else 0
+        while len(data) < whole and (more := line.recv(min(LONGEST, whole - len(data)))):
+            data += more
+    except OSError:
+        return None, fds
+    return (json.loads(data[8:]) if 8 < len(data) == whole else None), fds
 
 
 def serve(address: str) -> Callable[[], None] | None:
@@ -184,6 +197,11 @@ def serve(address: str) -> Callable[[], None] | None:
             if listening in ready:
                 line, _ = listening.accept()
                 asked, given = received(line)
+                if asked is None:
+                    line.close()
+                    for descriptor in given:
+                        os.close(descriptor)
+                    continue
                 pid = os.fork()
                 if pid == 0:
                     signal.set_wakeup_fd(-1)
@@ -194,7 +212,8 @@ def serve(address: str) -> Callable[[], None] | None:
                 for descriptor in given:
                     os.close(descriptor)
                 lines[pid] = line
-                line.sendall(b"%d\n" % pid)
+                with contextlib.suppress(OSError):  # who asked was killed
+                    line.sendall(b"%d\n" % pid)
             if sys.stdin in ready:
                 return None
 

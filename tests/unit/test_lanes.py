@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+from hpcagent.elsewhere import detach
 from tests import in_lanes
 from tests.in_lanes import CHECK, LANES, NEEDS, Lane
 from tests.timing import LIST, long_ones
+
+FORKED = Path(__file__).resolve().parents[1] / "forked_command.py"
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -248,3 +253,17 @@ def test_every_need_is_a_marker() -> None:
     words = [sys.executable, "-m", "pytest", "--markers", "-p", "no:cacheprovider", "tests/unit/test_lanes.py"]
     told = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert [need for need in NEEDS if f"@pytest.mark.{need}:" not in told] == []
+
+
+def test_who_is_killed_while_asking_for_a_process_ends_nobody_elses() -> None:
+    for said in (b"", b"\0\0\0", (20).to_bytes(8, "big") + b"{}"):
+        with socket.socket(socket.AF_UNIX) as line:
+            line.connect(detach.started.address)
+            line.sendall(said)
+    done = subprocess.run(
+        [sys.executable, "-IS", str(FORKED), detach.started.address, "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split()[-1] == version("hpcagent")
