@@ -13,7 +13,6 @@ from hpcagent.apps.base import App
 from hpcagent.apps.hooks import LAMMPS
 from hpcagent.apps.made_with import sha256
 from hpcagent.catalog import app_names
-from hpcagent.contexts.events import EVERYONE
 from hpcagent.errors import BadInput
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Caller
@@ -104,10 +103,10 @@ class Added(Registered):
                 if caller.role == "admin":
                     by = {"decided_by": caller.name, "decided_at": mine.at, "note": "added by an admin"}
                     mine = mine.model_copy(update=by | {"state": "approved"})
-                self._event("app_added", by=caller.name, **mine.model_dump(mode="json"))
+                line = self._event("app_added", by=caller.name, **mine.model_dump(mode="json"))
                 new.clear()
         self._write_card(made.name)
-        self._tell_added("on_tool_registered", mine, f"added by {caller.name}")
+        self._tell_line(line)
         return self._added_card(made.name)
 
     def _refuse_taken(self, name: str) -> None:
@@ -217,7 +216,7 @@ class Added(Registered):
             if one.asked_by != caller.name:
                 self.gate.require(caller, "approve")
         with self._turn:
-            self._event("app_removed", name=name, sha256=one.sha256, by=caller.name)
+            line = self._event("app_removed", **_facts(one), state="removed", by=caller.name)
             used = any(row.reference == STORED + one.sha256 for row in self.rows.values())
         (self.folder.added / f"{name}.json").unlink(missing_ok=True)
         if not used:
@@ -225,7 +224,7 @@ class Added(Registered):
             for digest in set(one.files.values()) - others:
                 (self.folder.added / "files" / digest).unlink(missing_ok=True)
             self.store.path(STORED + one.sha256).unlink(missing_ok=True)
-        self._tell_added("on_tool_deprecated", one, f"removed by {caller.name}")
+        self._tell_line(line)
         return {"name": name, "removed": True}
 
     def decide_tool(
@@ -275,10 +274,9 @@ class Added(Registered):
                 return self._added_card(name)
             kind = "app_approved" if approve else "app_rejected"
             said = plain(note)[:2000]
-            self._event(kind, name=name, sha256=one.sha256, by=caller.name, note=said)
+            line = self._event(kind, **_facts(one), state=wanted, by=caller.name, note=said)
         self._write_card(name)
-        told = "on_tool_registered" if approve else "on_tool_deprecated"
-        self._tell_added(told, one, f"{wanted} by {caller.name}")
+        self._tell_line(line)
         return self._added_card(name)
 
     def remove_tool(self, caller: Caller, *, name: str) -> dict[str, Any]:
@@ -392,9 +390,10 @@ class Added(Registered):
             if not (self.folder.added / f"{name}.json").is_file():
                 self._write_card(name)
 
-    def _tell_added(self, event: str, one: AddedApp, why: str) -> None:
-        state = self.added.here[one.name].state if one.name in self.added.here else "removed"
-        self._tell(event, EVERYONE, {"tool": one.name, "version": one.version, "state": state, "why": why})
+
+def _facts(one: AddedApp) -> dict[str, Any]:
+    """What a line of the journal says of an added app as it is."""
+    return {"name": one.name, "version": one.version, "sha256": one.sha256}
 
 
 def _refuse(app: App, findings: Sequence[Finding]) -> None:

@@ -67,6 +67,7 @@ class Core(CatalystCalls):
             self.write_cards()
             self._remove_expired()
             self._take_up()
+            self._tell_lost()
 
     def _take_up(self) -> None:
         """Have done what was asked for and had not ended when the service before this one did."""

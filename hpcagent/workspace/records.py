@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,14 +27,17 @@ from hpcagent.store.rundir import Lock, holder
 from hpcagent.workspace.answered import Answered
 from hpcagent.workspace.changed import Changed
 from hpcagent.workspace.folder import Folder, own_name
+from hpcagent.workspace.lines_told import OF_TOOLS
 from hpcagent.workspace.rows import Row, as_given, job_facts, lost
 from hpcagent.workspace.shared import change_told, key_of, may_read, readers_of, said_by
 from hpcagent.workspace.took import Took, lengths_of
 
-__all__ = ["MOST_REFUSALS", "Records"]
+__all__ = ["MOST_OF_TOOLS", "MOST_REFUSALS", "Records"]
 
 MOST_REFUSALS = 1000
 """Lines of refusals of one person in an hour; more are counted, so that nobody fills the disk with them."""
+MOST_OF_TOOLS = 1000
+"""The last lines about tools that are known: what was written and not told is among them."""
 
 
 class Records:
@@ -78,6 +82,7 @@ class Records:
         self._to_remove: dict[str, float] = {}  # runs whose folders go, as was written down at that Unix time
         self.tool_seals: dict[tuple[str, str], str] = {}  # (name, version) -> seal of the record that was approved
         self.added = AddedApps()
+        self._of_tools: deque[Mapping[str, Any]] = deque(maxlen=MOST_OF_TOOLS)  # the last lines about them
         self.accounts = Accounts()
         self.events = Events(root / "events", may_see=self._may_see)
         self._owner = Caller(name=own_name(), role="admin")
@@ -172,6 +177,8 @@ class Records:
                 self.added.replay(event)
             elif kind == "damaged":
                 self.damaged += 1
+            if kind in OF_TOOLS:
+                self._of_tools.append(event)
         except (KeyError, TypeError, ValueError, AttributeError):
             self.damaged += 1
 
@@ -289,13 +296,17 @@ class Records:
         self._write(event)
         self._ended(event)
         self._turn.notify_all()
-        said = job_facts(row) | {"state": state, "result_url": f"workspace:runs/{row.id}"}
-        if state == "completed" or (state == "stopped" and row.kind == "run"):  # a run's stop is a result
-            self._tell("on_job_complete", row.owner, said, f"{row.id} ended", row.cause)
+        self._tell_end(row)
+
+    def _tell_end(self, row: Row) -> None:
+        """Tell that it has ended, as its last line in the journal says."""
+        said = job_facts(row) | {"state": row.state, "result_url": f"workspace:runs/{row.id}"}
+        if row.state == "completed" or (row.state == "stopped" and row.kind == "run"):  # a run's stop is a result
+            self._tell("on_job_complete", row.owner, said, row.end_key, row.cause)
         else:
             failure = (row.result or {}).get("failure") or {}
-            reason = str(failure.get("message") or row.note or state)[:500]
-            self._tell("on_job_failed", row.owner, said | {"reason": reason}, f"{row.id} ended", row.cause)
+            reason = str(failure.get("message") or row.note or row.state)[:500]
+            self._tell("on_job_failed", row.owner, said | {"reason": reason}, row.end_key, row.cause)
 
     def _paid_by(self, event: Mapping[str, Any]) -> None:
         """Work goes on for another who has asked for it, and on their account."""

@@ -92,6 +92,11 @@ class Row:
         return self.state in OVER
 
     @property
+    def end_key(self) -> str:
+        """Key of the event of its end; a campaign that was let go on ends once more."""
+        return f"{self.id} ended" + (f" {self.again_at!r}" if self.again_at else "")
+
+    @property
     def params(self) -> dict[str, Any]:
         """Parameters as they are shown: a file of a run is `artifact:RUN/PATH`, as the caller wrote it."""
         return as_given(self.manifest.get("params", {}), self.request.get("given", {}))

@@ -7,7 +7,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,14 @@ from hpcagent.registry.findings import warnings_of
 from hpcagent.registry.record import ToolRecord
 from hpcagent.registry.scripts import SCRIPTS, scripts_on
 from hpcagent.registry.source import LARGEST
-from hpcagent.registry.store import Change, Seen
+from hpcagent.registry.store import Seen
 from hpcagent.registry.trials import tried
 from hpcagent.shown import plain
 from hpcagent.workspace.app_store import packed
 from hpcagent.workspace.artifacts import read_piece
 from hpcagent.workspace.following import Following
 from hpcagent.workspace.inner import ARTIFACT
+from hpcagent.workspace.lines_told import MOMENT_S, lately_told, told_of
 
 __all__ = ["Registered"]
 
@@ -98,11 +99,7 @@ class Registered(Following):
                 )
         earlier = self.answered.earlier
         if earlier is not None:
-            seen = [self.tools.see(name) for name in earlier["names"]]
-            for one in seen:
-                if one.record.state == "pending":  # whether it was told is not known
-                    self._tell_registered(one.record, caller)
-            return {"tools": [self._card(one) for one in seen]}
+            return {"tools": [self._card(self.tools.see(name)) for name in earlier["names"]]}
         if bool(text) == bool(file):
             raise BadInput("give the text of the tool, or a file of a run that has it: one of them.")
         if file:
@@ -117,9 +114,9 @@ class Registered(Following):
             may_replace=may_replace,
         )
         self.answered.also(names=[record.name for record in made])
-        self._write_down(*(_facts("tool_registered", record, by=caller.name) for record in made))
-        for record in made:
-            self._tell_registered(record, caller)
+        lines = self._write_down(*(_facts("tool_registered", record, by=caller.name) for record in made))
+        for record, line in zip(made, lines, strict=True):
+            self._tell_line(line)
             self._try(record)
         return {"tools": [self._card(Seen(record)) for record in made]}
 
@@ -302,9 +299,8 @@ class Registered(Following):
         self._tell_changes()
         if dry_run:
             return self._card(self.tools.see(name))
-        self._note("tool_approved" if approve else "tool_rejected", record, by=caller.name, note=record.note)
-        said = f"{record.state} by {caller.name}"
-        self._tell_tool("on_tool_registered" if approve else "on_tool_deprecated", record, said)
+        kind = "tool_approved" if approve else "tool_rejected"
+        self._tell_line(self._note(kind, record, by=caller.name, note=record.note))
         return self._card(self.tools.see(name))
 
     def remove_tool(self, caller: Caller, *, name: str) -> dict[str, Any]:
@@ -317,8 +313,7 @@ class Registered(Following):
             if record.asked_by != caller.name:
                 self.gate.require(caller, "approve")
         removed = self.tools.remove(name)
-        self._note("tool_removed", removed, by=caller.name)
-        self._tell_tool("on_tool_deprecated", removed, f"removed by {caller.name}")
+        self._tell_line(self._note("tool_removed", removed, by=caller.name))
         return {"name": name, "removed": True}
 
     # -- agents -------------------------------------------------------------------------------
@@ -446,42 +441,50 @@ class Registered(Following):
                 change = self.tool_changes.popleft()
             except IndexError:  # another thread tells it
                 return
-            self._event(
+            line = self._event(
                 "tool_changed",
                 name=change.name,
                 version=change.version,
                 was=change.was,
-                now=change.now,
+                before=change.before,
+                state=change.now,
                 why=change.why,
             )
-            self._tell_change(change)
+            self._tell_line(line)
             with contextlib.suppress(HpcAgentError):
                 self._try(self.tools.see(change.name).record)
 
-    def _tell_change(self, change: Change) -> None:
-        gone = change.was == "approved"
-        event = "on_tool_deprecated" if gone else "on_tool_registered"
-        version = change.before if gone else change.version
-        said = {"tool": change.name, "version": version, "state": change.now, "why": change.why}
-        self._tell(event, EVERYONE, said)
+    def _tell_lost(self) -> None:
+        """Tell what the service before this one had written down, and was killed before it told it."""
+        try:
+            known, since = lately_told(self.events.log)
+        except HpcAgentError as error:
+            self.news.append(f"whether all events were told is not known: {error.message}")
+            return
+        if since is None:
+            ends = (row.ended_at for row in self.rows.values() if row.over)
+            since = max([*ends, *(line["at"] for line in self._of_tools)], default=0.0) - MOMENT_S
+        for row in list(self.rows.values()):
+            if row.over and row.ended_at >= since and row.end_key not in known:
+                self._tell_end(row)
+        for line in self._of_tools:
+            with contextlib.suppress(KeyError):  # of an older library
+                if line["at"] >= since and told_of(line)[2] not in known:
+                    self._tell_line(line)
 
-    def _tell_registered(self, record: ToolRecord, caller: Caller) -> None:
-        why = f"registered by {caller.name}, and waits for a person"
-        key = f"{record.name} {record.version} {record.at!r} registered"
-        self._tell_tool("on_tool_registered", record, why, key)
+    def _tell_line(self, line: Mapping[str, Any]) -> None:
+        """Tell what a line of the journal says of a tool or an added app."""
+        event, payload, key = told_of(line)
+        self._tell(event, EVERYONE, payload, key)
 
-    def _tell_tool(self, event: str, record: ToolRecord, why: str, key: str = "") -> None:
-        said = {"tool": record.name, "version": record.version, "state": record.state, "why": why}
-        self._tell(event, EVERYONE, said, key)
+    def _note(self, event: str, record: ToolRecord, **more: Any) -> dict[str, Any]:
+        return self._write_down(_facts(event, record, **more))[0]
 
-    def _note(self, event: str, record: ToolRecord, **more: Any) -> None:
-        self._write_down(_facts(event, record, **more))
+    def _event(self, event: str, **facts: Any) -> dict[str, Any]:
+        return self._write_down({"event": event, **facts})[0]
 
-    def _event(self, event: str, **facts: Any) -> None:
-        self._write_down({"event": event, **facts})
-
-    def _write_down(self, *events: dict[str, Any]) -> None:
-        """Write events into the journal, all or none."""
+    def _write_down(self, *events: dict[str, Any]) -> list[dict[str, Any]]:
+        """Write events into the journal, all or none; gives their lines."""
         with self._turn:
             at = self._clock()
             whole = [{"event": event["event"], "at": at, **event} for event in events]
@@ -491,11 +494,12 @@ class Registered(Following):
             self._write(*whole)
             for event in whole:
                 self._replay(event)
+        return whole
 
 
 def _facts(event: str, record: ToolRecord, **more: Any) -> dict[str, Any]:
     """An event about a tool as it is."""
-    names = ("name", "version", "sha256", "seal", "origin", "sandbox")
+    names = ("name", "version", "sha256", "seal", "state", "origin", "sandbox")
     return {"event": event, **{name: getattr(record, name) for name in names}, **more}
 
 

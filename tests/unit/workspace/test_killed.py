@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import hpcagent as ha
 from hpcagent.errors import StoreFull
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.registry.trials import Trial
@@ -21,6 +22,7 @@ from hpcagent.runs.run import run
 from hpcagent.store.journal import Journal, read_events
 from hpcagent.workspace import beginning, booking, campaigns
 from hpcagent.workspace import core as cores
+from hpcagent.workspace.app_store import packed
 from hpcagent.workspace.core import Core
 from hpcagent.workspace.folder import Folder
 from hpcagent.workspace.service import Service
@@ -322,6 +324,89 @@ def test_the_folder_of_work_that_was_done_again_since_is_not_removed(services):
     assert not again["found"] and again["workdir"] == str(folder)
     services.next()
     assert (folder / "out.txt").exists()
+
+
+# -- events ---------------------------------------------------------------------------------------
+
+SCRIPT = (
+    "units lj\nlattice fcc 0.8442\nregion b block 0 2 0 2 0 2\ncreate_box 1 b\ncreate_atoms 1 box\nmass 1 1.0\n"
+    "variable T index 1.0\nvelocity all create ${T} 1\npair_style lj/cut 2.5\npair_coeff 1 1 1.0 1.0\nfix 1 all nve\nrun 10\n"
+)
+
+
+def untold(services: Services, do: str, **args: Any) -> Any:
+    """The service is killed behind the line that a request writes, before it tells it."""
+
+    def dying(*_: Any) -> None:
+        raise Killed
+
+    with services._patch.context() as killing, pytest.raises(Killed):
+        killing.setattr(Core, "_tell", dying)
+        services.ask(do, f"{do} {len(events_of(services))}", **args)
+
+
+def events_of(services: Services) -> list[tuple[str, str]]:
+    """All events that were told: name, and its key."""
+    return [(line.data["event"], line.data.get("key", "")) for line in services.core.events.log.read(0, 1000)[0]]
+
+
+def test_the_end_of_a_run_that_was_not_told_is_told_once_by_the_next_service(services):
+    services.ask("run", app="synthetic", params={"x": 0.1})
+    untold(services, "run", app="synthetic", params={"x": 0.3})
+    assert len(events_of(services)) == 1 and services.told()["ended"] == 2
+    for _ in range(3):
+        services.next()
+    ends = [f"{identity} ended" for identity in services.core.rows]
+    assert events_of(services) == [("on_job_complete", end) for end in ends]
+
+
+def test_without_any_event_the_last_end_is_told_and_none_of_long_ago(services):
+    services.ask("run", app="synthetic", params={"x": 0.1})
+    services.now += 3600
+    untold(services, "run", app="synthetic", params={"x": 0.3})
+    services.one.close()
+    shutil.rmtree(services.root / "events")
+    services.one = Service(services.root)
+    (_, last) = services.core.rows
+    assert events_of(services) == [("on_job_complete", f"{last} ended")]
+
+
+def test_each_end_of_a_campaign_that_was_let_go_on_is_an_event_of_its_own(services):
+    one = started(services)
+    services.ask("extend", identity=one, changes={"until.max_runs": 4})
+    booked_as_it_took(services, one, 4)
+    keys = [key for event, key in events_of(services) if event == "on_job_complete"]
+    assert len(keys) == 2 == len(set(keys)) and all(key.startswith(f"{one} ended") for key in keys)
+    services.next()
+    assert [key for event, key in events_of(services) if event == "on_job_complete"] == keys
+
+
+def test_what_was_decided_of_a_tool_and_an_app_and_not_told_is_told_by_the_next_service(services, tmp_path):
+    untold(services, "register_tool", text=TWO, sandbox="limits")
+    services.next()
+    for name in ("twice", "thrice"):
+        seen = services.core.tools.see(name).record
+        services.core.tools.tested(name, seen.sha256, Trial(state="passed"))
+    untold(services, "decide_tool", name="twice", approve=True)
+    services.next()
+    untold(services, "remove_tool", name="thrice")
+    services.next()
+    (tmp_path / "in.mine").write_text(SCRIPT)
+    made = packed(ha.lammps(tmp_path / "in.mine", variables={"T": ha.Float(0.5, 2.0)}))
+    untold(services, "add_app", app=made)
+    services.next()
+    untold(services, "remove_app", name="mine")
+    services.next()
+    services.next()
+    told = [line.data["payload"] for line in services.core.events.log.read(0, 1000)[0]]
+    assert [(one["tool"], one["state"], one["why"].partition(" by ")[0]) for one in told] == [
+        ("twice", "pending", "registered"),
+        ("thrice", "pending", "registered"),
+        ("twice", "approved", "approved"),
+        ("thrice", "pending", "removed"),
+        ("mine", "approved", "added"),
+        ("mine", "removed", "removed"),
+    ]
 
 
 # -- tools and invocations ------------------------------------------------------------------------
