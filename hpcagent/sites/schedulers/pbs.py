@@ -22,18 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.owners import user_name
-from hpcagent.sites.schedulers.base import (
-    Allocation,
-    Job,
-    NodeShape,
-    Places,
-    Queue,
-    Refused,
-    Scheduler,
-    SchedulerDown,
-    State,
-    only_id,
-)
+from hpcagent.sites.schedulers.answers import Allocation, Job, NodeShape, Places, Queue, State
+from hpcagent.sites.schedulers.base import Scheduler, SchedulerDown
+from hpcagent.sites.schedulers.submission import Refused, only_id
 from hpcagent.sites.script_paths import is_plain
 
 __all__ = ["Pbs", "tool"]

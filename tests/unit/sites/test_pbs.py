@@ -15,8 +15,10 @@ from parsl.launchers import SimpleLauncher
 
 from hpcagent.sites.ledger import Ledger, read_ledger
 from hpcagent.sites.schedulers import base
-from hpcagent.sites.schedulers.base import Job, Refused, SchedulerDown, Sent
+from hpcagent.sites.schedulers.answers import Job
+from hpcagent.sites.schedulers.base import SchedulerDown
 from hpcagent.sites.schedulers.pbs import Pbs
+from hpcagent.sites.schedulers.submission import Refused, Sent
 from hpcagent.sites.workers.pbs_blocks import PbsBlocks
 
 FINISHED = """{
