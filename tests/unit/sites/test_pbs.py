@@ -305,8 +305,8 @@ def limited(queue: dict[str, Any], server: dict[str, Any], own: int = 0) -> Told
 
 @pytest.fixture
 def me(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcagent.sites.schedulers.pbs.user_name", lambda uid: "me")
-    monkeypatch.setattr("hpcagent.sites.schedulers.pbs._group", lambda: "ours")
+    monkeypatch.setattr("hpcagent.sites.schedulers.pbs_queues.user_name", lambda uid: "me")
+    monkeypatch.setattr("hpcagent.sites.schedulers.pbs_queues._group", lambda: "ours")
 
 
 def test_the_captured_limits_of_a_queue(me):
