@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcagent.apps.deciding import Deciding
+from hpcagent.apps.deciding import Deciding, told_by
 from hpcagent.apps.run import Run
 from hpcagent.errors import AppFailed
 from hpcagent.science.engines.base import Level
@@ -44,13 +44,7 @@ def _named(options: Mapping[str, Any]) -> dict[str, str]:
 
 def _folder(options: Mapping[str, Any], site: Mapping[str, Any]) -> Path:
     """Where pseudopotentials are looked for."""
-    of_site: Mapping[str, Any] = ((site.get("apps") or {}).get("espresso") or {}).get("env") or {}
-    given = (
-        options.get("pseudo_dir")
-        or of_site.get("ESPRESSO_PSEUDO")
-        or os.environ.get("ESPRESSO_PSEUDO")
-        or PSEUDO_DIR
-    )
+    given = options.get("pseudo_dir") or told_by("ESPRESSO_PSEUDO", "espresso", site) or PSEUDO_DIR
     return Path(given).expanduser().absolute()
 
 
