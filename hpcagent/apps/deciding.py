@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from hpcagent.model.base import canonical_json
 if TYPE_CHECKING:
     from hpcagent.apps.run import Run
 
-__all__ = ["NAMED", "Deciding", "Looks", "declared", "keeping", "kept", "places", "used", "with_files"]
+__all__ = ["NAMED", "Deciding", "Looks", "declared", "keeping", "kept", "places", "told_by", "used", "with_files"]
 
 Looks = dict[str, tuple[float, dict[str, str]]]
 """What was looked at -> until when that is good, and what was found."""
@@ -103,6 +104,18 @@ def places(
     """Where the files that `declared` gives lie: name -> path."""
     room = files_of(function, params)
     return {} if room is None else room.places(params, settings, site)
+
+
+def told_by(variable: str, app: str, site: Mapping[str, Any]) -> str:
+    """What a variable of the app's environment in the profile says, or else that of this process; empty: nothing.
+
+    Args:
+        variable: Names a folder of files that decide, or several.
+        app: Whose table of the profile it is.
+        site: The site.
+    """
+    env = ((site.get("apps") or {}).get(app) or {}).get("env") or {}
+    return str(env.get(variable) or os.environ.get(variable) or "")
 
 
 def with_files(digest: str, files: Mapping[str, str]) -> str:

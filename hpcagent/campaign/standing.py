@@ -11,7 +11,7 @@ from pathlib import Path
 from hpcagent.errors import HpcAgentError
 from hpcagent.sites.endpoint.tasks import Task, open_tasks
 from hpcagent.sites.ledger import Entry, read_ledger
-from hpcagent.sites.schedulers.base import Job
+from hpcagent.sites.schedulers.answers import Job
 from hpcagent.sites.schedulers.registry import scheduler
 from hpcagent.store.rundir import Holder, RunDir, holder
 

@@ -33,18 +33,11 @@ from hpcagent.sites.block import Block, block_of
 from hpcagent.sites.ledger import ELSEWHERE, Ledger, read_ledger
 from hpcagent.sites.profile import Profile
 from hpcagent.sites.profiles import find_profile
-from hpcagent.sites.schedulers.base import (
-    LONGEST_PAUSE_S,
-    Allocation,
-    Job,
-    Refused,
-    Scheduler,
-    SchedulerDown,
-    Sent,
-    pause_s,
-)
+from hpcagent.sites.schedulers.answers import Allocation, Job
+from hpcagent.sites.schedulers.base import Scheduler, SchedulerDown
 from hpcagent.sites.schedulers.present import own_job
 from hpcagent.sites.schedulers.registry import scheduler
+from hpcagent.sites.schedulers.submission import LONGEST_PAUSE_S, Refused, Sent, pause_s
 from hpcagent.store.files import open_plain
 from hpcagent.store.journal import read_events
 from hpcagent.store.rundir import RunDir

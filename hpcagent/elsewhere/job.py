@@ -8,7 +8,8 @@ from typing import Any
 
 from hpcagent.campaign.standing import ROLE
 from hpcagent.sites.ledger import Ledger
-from hpcagent.sites.schedulers.base import Refused, Scheduler, SchedulerDown, Sent
+from hpcagent.sites.schedulers.base import Scheduler, SchedulerDown
+from hpcagent.sites.schedulers.submission import Refused, Sent
 from hpcagent.sites.script_paths import handed_over
 from hpcagent.store.files import write_whole
 from hpcagent.store.rundir import RunDir

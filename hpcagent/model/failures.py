@@ -585,7 +585,7 @@ def name_of_end(state: str) -> str:
     """The failure of a run whose job has ended under it.
 
     Args:
-        state: As the scheduler calls it, see `sites.schedulers.base.Job`.
+        state: As the scheduler calls it, see `sites.schedulers.answers.Job`.
 
     Example:
         >>> name_of_end("timeout"), name_of_end("completed")

@@ -21,7 +21,8 @@ from hpcagent.campaign.where import busy, going_on
 from hpcagent.errors import HpcAgentError
 from hpcagent.model.failures import state_counts
 from hpcagent.sites.ledger import Entry, read_ledger
-from hpcagent.sites.schedulers.base import Job, SchedulerDown
+from hpcagent.sites.schedulers.answers import Job
+from hpcagent.sites.schedulers.base import SchedulerDown
 from hpcagent.sites.schedulers.registry import scheduler
 from hpcagent.store.journal import event_in
 from hpcagent.store.rundir import RunDir, holder

@@ -30,7 +30,8 @@ from hpcagent.sites.ended import failure_of
 from hpcagent.sites.limits import check as check_limits
 from hpcagent.sites.opening import open_site
 from hpcagent.sites.profile import Profile, account_of, check_where
-from hpcagent.sites.schedulers.base import Queue, Scheduler, SchedulerDown
+from hpcagent.sites.schedulers.answers import Queue
+from hpcagent.sites.schedulers.base import Scheduler, SchedulerDown
 from hpcagent.sites.schedulers.present import own_job, schedulers_here
 from hpcagent.sites.schedulers.registry import BUILT_IN as SCHEDULERS
 from hpcagent.sites.schedulers.registry import scheduler

@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.errors import StoreError, StoreFull
-from hpcagent.sites.schedulers.base import Job, Scheduler, Sent
+from hpcagent.sites.schedulers.answers import Job
+from hpcagent.sites.schedulers.base import Scheduler
+from hpcagent.sites.schedulers.submission import Sent
 from hpcagent.store.files import open_plain
 
 __all__ = ["ELSEWHERE", "TASK_EVENTS", "Entry", "Ledger", "read_ledger", "read_lines", "same_file"]

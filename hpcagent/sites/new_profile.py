@@ -12,7 +12,8 @@ from hpcagent.errors import BadInput, HpcAgentError, nearest
 from hpcagent.sites.block import block_of
 from hpcagent.sites.profile import Profile
 from hpcagent.sites.profiles import find_profile, identify_site
-from hpcagent.sites.schedulers.base import Queue, SchedulerDown
+from hpcagent.sites.schedulers.answers import Queue
+from hpcagent.sites.schedulers.base import SchedulerDown
 from hpcagent.sites.schedulers.registry import is_scheduler, scheduler, scheduler_class, scheduler_kinds
 from hpcagent.sites.tables import walltime_s
 

@@ -27,7 +27,7 @@ from hpcagent.sites.tables import ExecutorProfile
 from hpcagent.surroundings import require_working_directory
 
 if TYPE_CHECKING:
-    from hpcagent.sites.schedulers.base import Allocation
+    from hpcagent.sites.schedulers.answers import Allocation
 
 __all__ = ["open_site"]
 

@@ -11,8 +11,10 @@ from typing import Literal
 
 from hpcagent.errors import BadInput
 from hpcagent.sites.ledger import ELSEWHERE, Entry, Ledger, read_ledger
-from hpcagent.sites.schedulers.base import Job, Scheduler, SchedulerDown, Sent, Unverified
+from hpcagent.sites.schedulers.answers import Job
+from hpcagent.sites.schedulers.base import Scheduler, SchedulerDown, Unverified
 from hpcagent.sites.schedulers.registry import scheduler
+from hpcagent.sites.schedulers.submission import Sent
 from hpcagent.store.rundir import Lock, RunDir
 
 __all__ = ["Reaped", "end_leftovers", "reap", "told"]

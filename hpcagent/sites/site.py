@@ -30,7 +30,7 @@ from hpcagent.sites.tables import ExecutorProfile
 from hpcagent.sites.workers.fair_share import Turns
 
 if TYPE_CHECKING:
-    from hpcagent.sites.schedulers.base import Allocation
+    from hpcagent.sites.schedulers.answers import Allocation
 
 __all__ = [
     "Site",

@@ -22,8 +22,10 @@ import pytest
 from hpcagent.model.base import build
 from hpcagent.sites.block import Block, block_of
 from hpcagent.sites.profile import Profile
-from hpcagent.sites.schedulers.base import Job, Refused, Scheduler, SchedulerDown
+from hpcagent.sites.schedulers.answers import Job
+from hpcagent.sites.schedulers.base import Scheduler, SchedulerDown
 from hpcagent.sites.schedulers.registry import scheduler, scheduler_class
+from hpcagent.sites.schedulers.submission import Refused
 from hpcagent.sites.tables import walltime_s
 
 __all__ = ["SchedulerContract"]

@@ -18,8 +18,8 @@ from hpcagent.sites.launchers import worker_launcher
 from hpcagent.sites.ledger import Ledger, read_ledger
 from hpcagent.sites.limits import with_overrides
 from hpcagent.sites.profiles import find_profile
-from hpcagent.sites.schedulers.base import Refused
 from hpcagent.sites.schedulers.pbs import Pbs
+from hpcagent.sites.schedulers.submission import Refused
 from hpcagent.sites.workers.executor import log_tail
 from hpcagent.sites.workers.job_scripts import coordinator_script, job_script
 from hpcagent.sites.workers.pbs_blocks import PbsBlocks

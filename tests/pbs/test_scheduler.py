@@ -10,9 +10,10 @@ import time
 
 import pytest
 
-from hpcagent.sites.schedulers.base import Refused, SchedulerDown, Unverified
+from hpcagent.sites.schedulers.base import SchedulerDown, Unverified
 from hpcagent.sites.schedulers.pbs import Pbs
 from hpcagent.sites.schedulers.registry import scheduler
+from hpcagent.sites.schedulers.submission import Refused
 from hpcagent.testing import SchedulerContract
 
 

@@ -22,8 +22,9 @@ from parsl.providers import SlurmProvider
 
 from hpcagent.errors import StoreFull
 from hpcagent.sites.ledger import Ledger, read_ledger
-from hpcagent.sites.schedulers.base import Refused, SchedulerDown, Unverified
+from hpcagent.sites.schedulers.base import SchedulerDown, Unverified
 from hpcagent.sites.schedulers.slurm import Slurm
+from hpcagent.sites.schedulers.submission import Refused
 from hpcagent.sites.workers.slurm_blocks import SlurmBlocks
 
 

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from hpcagent.sites.schedulers import slurm as module
-from hpcagent.sites.schedulers.base import Refused, SchedulerDown, Sent
+from hpcagent.sites.schedulers.base import SchedulerDown
 from hpcagent.sites.schedulers.registry import scheduler
 from hpcagent.sites.schedulers.slurm import Slurm, expand_nodes
+from hpcagent.sites.schedulers.submission import Refused, Sent
 from hpcagent.testing import SchedulerContract
 
 

@@ -21,7 +21,7 @@ from hpcagent.errors import AppFailed, BlockLost, SiteFailed
 from hpcagent.model.failures import CONTINUES, KINDS, MODES, kind_of_error, meaning, mode, name_of_end
 from hpcagent.model.records import Failure, Result
 from hpcagent.sites.ended import failure_of
-from hpcagent.sites.schedulers import base
+from hpcagent.sites.schedulers.answers import FINAL
 from tests.trees import parsed
 
 pytestmark = pytest.mark.usefixtures("the_trees")
@@ -174,7 +174,7 @@ def test_only_simulation_failures_and_the_cap_do_not_end_a_campaign_in_which_all
 
 
 def test_every_end_of_a_job_has_a_name():
-    ends = {name_of_end(state) for state in base._OVER}
+    ends = {name_of_end(state) for state in FINAL}
     assert ends == {
         "BlockTimeout",
         "BlockOutOfMemory",

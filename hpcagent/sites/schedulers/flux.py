@@ -18,18 +18,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcagent.sites.schedulers.base import (
-    Allocation,
-    Job,
-    NodeShape,
-    Queue,
-    Refused,
-    Scheduler,
-    SchedulerDown,
-    State,
-    only_id,
-)
+from hpcagent.sites.schedulers.answers import Allocation, Job, NodeShape, Queue, State
+from hpcagent.sites.schedulers.base import Scheduler, SchedulerDown
 from hpcagent.sites.schedulers.slurm import expand_nodes
+from hpcagent.sites.schedulers.submission import Refused, only_id
 
 if TYPE_CHECKING:
     from hpcagent.sites.block import Block

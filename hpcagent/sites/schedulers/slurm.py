@@ -10,17 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hpcagent.sites.schedulers.base import (
-    Allocation,
-    Job,
-    NodeShape,
-    Queue,
-    Refused,
-    Scheduler,
-    SchedulerDown,
-    State,
-    only_id,
-)
+from hpcagent.sites.schedulers.answers import Allocation, Job, NodeShape, Queue, State
+from hpcagent.sites.schedulers.base import Scheduler, SchedulerDown
+from hpcagent.sites.schedulers.submission import Refused, only_id
 
 __all__ = ["Slurm", "expand_nodes"]
 

@@ -30,7 +30,9 @@ from hpcagent.model.failures import name_of_end
 from hpcagent.moved import moved
 from hpcagent.sites.block import Block, project_of
 from hpcagent.sites.launch import python_command
-from hpcagent.sites.schedulers.base import Job, NodeShape, Places, Refused, Scheduler, SchedulerDown, pause_s
+from hpcagent.sites.schedulers.answers import Job, NodeShape, Places
+from hpcagent.sites.schedulers.base import Scheduler, SchedulerDown
+from hpcagent.sites.schedulers.submission import Refused, pause_s
 from hpcagent.sites.workers.blocks import BatchBlocks
 from hpcagent.sites.workers.executor import Executor, log_tail
 from hpcagent.sites.workers.inside_blocks import InsideBlocks

@@ -21,7 +21,8 @@ from hpcagent.sites.block import Block, block_of, worker_launcher_of
 from hpcagent.sites.launchers import NodeWorkers, SrunWorkers, worker_launcher
 from hpcagent.sites.ledger import Ledger
 from hpcagent.sites.profile import Profile
-from hpcagent.sites.schedulers.base import Allocation, NodeShape, Scheduler, SchedulerDown
+from hpcagent.sites.schedulers.answers import Allocation, NodeShape
+from hpcagent.sites.schedulers.base import Scheduler, SchedulerDown
 from hpcagent.sites.tables import ExecutorProfile
 from hpcagent.sites.workers.batch import BatchExecutor
 from hpcagent.sites.workers.inside_blocks import InsideBlocks

@@ -20,7 +20,9 @@ from parsl.providers.errors import ExecutionProviderException, SubmitException
 
 from hpcagent.errors import StoreFull
 from hpcagent.sites.ledger import Ledger
-from hpcagent.sites.schedulers.base import Job, Refused, Scheduler, SchedulerDown, Sent, State, Unverified
+from hpcagent.sites.schedulers.answers import Job, State
+from hpcagent.sites.schedulers.base import Scheduler, SchedulerDown, Unverified
+from hpcagent.sites.schedulers.submission import Refused, Sent
 from hpcagent.sites.script_paths import handed_over
 from hpcagent.store.files import open_own
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.lifeline import end_all
-from hpcagent.sites.schedulers.base import Job
+from hpcagent.sites.schedulers.answers import Job
 from hpcagent.sites.workers.local import LocalBlocks
 
 __all__ = ["InsideBlocks"]

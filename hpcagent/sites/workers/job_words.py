@@ -6,7 +6,7 @@ import re
 import time
 from typing import Literal
 
-from hpcagent.sites.schedulers.base import Job
+from hpcagent.sites.schedulers.answers import Job
 from hpcagent.sites.workers.blocks import CLOCKS_S
 
 __all__ = ["about_end", "about_waiting", "was_past_its_end", "why_waiting"]

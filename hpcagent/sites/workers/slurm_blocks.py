@@ -12,7 +12,7 @@ from typing import Any
 from parsl.jobs.states import JobState, JobStatus
 from parsl.providers import SlurmProvider
 
-from hpcagent.sites.schedulers.base import Job
+from hpcagent.sites.schedulers.answers import Job
 from hpcagent.sites.script_paths import OUTPUT_NOWHERE, outputs_in_script
 from hpcagent.sites.workers.blocks import BatchBlocks
 from hpcagent.store.files import open_own

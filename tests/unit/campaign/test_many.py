@@ -23,7 +23,8 @@ from hpcagent.errors import BadInput, RunDirLocked
 from hpcagent.runs.removed import remove_run
 from hpcagent.runs.stopped import stop_run
 from hpcagent.sites.ledger import Ledger
-from hpcagent.sites.schedulers.base import Job, Scheduler
+from hpcagent.sites.schedulers.answers import Job
+from hpcagent.sites.schedulers.base import Scheduler
 from hpcagent.store.rundir import Lock
 from tests.unit.campaign.records_for_tests import in_directories
 

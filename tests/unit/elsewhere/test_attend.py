@@ -18,8 +18,10 @@ from hpcagent.elsewhere.submit import _refuse_second
 from hpcagent.errors import BadInput
 from hpcagent.sites.ledger import Ledger, read_ledger
 from hpcagent.sites.reap import end_leftovers
-from hpcagent.sites.schedulers.base import Allocation, Job, Refused, SchedulerDown, State
+from hpcagent.sites.schedulers.answers import Allocation, Job, State
+from hpcagent.sites.schedulers.base import SchedulerDown
 from hpcagent.sites.schedulers.slurm import Slurm
+from hpcagent.sites.schedulers.submission import Refused
 from hpcagent.store.rundir import RunDir
 
 FULL = Refused("Slurm did not take it: AssocMaxSubmitJobLimit", transient=True, unheard=False)

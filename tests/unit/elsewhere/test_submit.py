@@ -12,7 +12,7 @@ from hpcagent.elsewhere import attend, submit
 from hpcagent.elsewhere.submit import _refuse_second
 from hpcagent.errors import BadInput
 from hpcagent.sites.ledger import Ledger
-from hpcagent.sites.schedulers.base import Job
+from hpcagent.sites.schedulers.answers import Job
 from hpcagent.sites.schedulers.slurm import Slurm
 from hpcagent.store.rundir import RunDir
 

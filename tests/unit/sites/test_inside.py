@@ -12,7 +12,7 @@ from hpcagent.sites.launchers import SrunWorkers, SshWorkers, worker_launcher
 from hpcagent.sites.ledger import Ledger
 from hpcagent.sites.opening import open_site
 from hpcagent.sites.profile import Profile
-from hpcagent.sites.schedulers.base import Allocation, NodeShape
+from hpcagent.sites.schedulers.answers import Allocation, NodeShape
 from hpcagent.sites.schedulers.pbs import Pbs
 from hpcagent.sites.schedulers.registry import scheduler
 from hpcagent.sites.workers.batch_of_profile import batch_executor

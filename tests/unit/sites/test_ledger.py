@@ -10,7 +10,7 @@ import pytest
 
 from hpcagent.errors import StoreError, StoreFull
 from hpcagent.sites.ledger import Ledger, damage, read_ledger
-from hpcagent.sites.schedulers.base import Job
+from hpcagent.sites.schedulers.answers import Job
 
 
 def test_a_job_is_followed_from_its_name_to_its_end(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hpcagent.model.contract import Resources
 from hpcagent.sites.limits import check, with_overrides
 from hpcagent.sites.new_profile import answered, proposed, write_profile
 from hpcagent.sites.profiles import find_profile
-from hpcagent.sites.schedulers.base import Queue
+from hpcagent.sites.schedulers.answers import Queue
 
 QUEUES = (
     Queue("gpu", min_nodes=2, nodes=4, cores=64, gpus=4, memory_gb=512.04),

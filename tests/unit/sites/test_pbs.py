@@ -15,8 +15,10 @@ from parsl.launchers import SimpleLauncher
 
 from hpcagent.sites.ledger import Ledger, read_ledger
 from hpcagent.sites.schedulers import base
-from hpcagent.sites.schedulers.base import Job, Refused, SchedulerDown, Sent
+from hpcagent.sites.schedulers.answers import Job
+from hpcagent.sites.schedulers.base import SchedulerDown
 from hpcagent.sites.schedulers.pbs import Pbs
+from hpcagent.sites.schedulers.submission import Refused, Sent
 from hpcagent.sites.workers.pbs_blocks import PbsBlocks
 
 FINISHED = """{
@@ -303,8 +305,8 @@ def limited(queue: dict[str, Any], server: dict[str, Any], own: int = 0) -> Told
 
 @pytest.fixture
 def me(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcagent.sites.schedulers.pbs.user_name", lambda uid: "me")
-    monkeypatch.setattr("hpcagent.sites.schedulers.pbs._group", lambda: "ours")
+    monkeypatch.setattr("hpcagent.sites.schedulers.pbs_queues.user_name", lambda uid: "me")
+    monkeypatch.setattr("hpcagent.sites.schedulers.pbs_queues._group", lambda: "ours")
 
 
 def test_the_captured_limits_of_a_queue(me):

@@ -12,7 +12,8 @@ import pytest
 
 from hpcagent.sites.ledger import Ledger, read_ledger
 from hpcagent.sites.reap import end_leftovers, reap, told
-from hpcagent.sites.schedulers.base import Allocation, Job, Queue, Scheduler
+from hpcagent.sites.schedulers.answers import Allocation, Job, Queue
+from hpcagent.sites.schedulers.base import Scheduler
 
 
 class Dict(Scheduler):

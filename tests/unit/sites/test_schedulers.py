@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcagent.sites.schedulers.base import Job, Refused, SchedulerDown, Sent
+from hpcagent.sites.schedulers.answers import Job
+from hpcagent.sites.schedulers.base import SchedulerDown
 from hpcagent.sites.schedulers.pbs import Pbs
 from hpcagent.sites.schedulers.slurm import Slurm
+from hpcagent.sites.schedulers.submission import Refused, Sent
 
 Says = Callable[..., None]
 

@@ -15,7 +15,7 @@ from hpcagent.model.records import Result
 from hpcagent.policies.stop import Stop
 from hpcagent.science.engines.classical import EMT
 from hpcagent.sites.profile import Profile
-from hpcagent.sites.schedulers.base import Job
+from hpcagent.sites.schedulers.answers import Job
 from hpcagent.sites.schedulers.flux import Flux
 from hpcagent.testing import AppContract, EngineContract, SchedulerContract, SiteContract, StopContract
 from hpcagent.testing.writes import Writes

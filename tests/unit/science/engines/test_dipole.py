@@ -18,7 +18,8 @@ from hpcagent.errors import AppFailed
 from hpcagent.science.dft.energy import dft_energy
 from hpcagent.science.engines.base import Level
 from hpcagent.science.engines.dipole import layer_of
-from hpcagent.science.engines.espresso import ENGINE, PSEUDO_DIR
+from hpcagent.science.engines.espresso import ENGINE
+from hpcagent.science.engines.espresso_pseudopotentials import PSEUDO_DIR
 
 AUTO = Level("espresso", options={"dipole": "auto"})
 

@@ -16,9 +16,11 @@ from ase.build import bulk
 from hpcagent.apps.run import Run
 from hpcagent.errors import AppFailed
 from hpcagent.science.engines.base import Level, NotConverged
-from hpcagent.science.engines.espresso import ENGINE, PSEUDO_DIR, RY
+from hpcagent.science.engines.espresso import ENGINE
+from hpcagent.science.engines.espresso_keywords import input_data
+from hpcagent.science.engines.espresso_pseudopotentials import PSEUDO_DIR
 from hpcagent.science.engines.mesh import boxed, mesh
-from hpcagent.science.engines.upf import choose, read_header
+from hpcagent.science.engines.upf import RY, Pseudopotential, choose, read_header
 from hpcagent.science.engines.watched import Watch
 
 CHEAP = Level("espresso", kpts=2, ecut=250.0, smearing=0.0)
@@ -224,12 +226,9 @@ def test_the_gentle_repair_mixes_less_and_damps_long_waves_in_a_slab() -> None:
     assert names == ("more_steps", "gentler_mixing", "more_smearing")
     assert (levels[0].max_scf, levels[1].mixing, levels[2].smearing) == (200, 0.3, 0.2)
     assert [name for name, _ in ENGINE.repairs(Level("espresso"))] == ["more_steps", "gentler_mixing"]
-    from hpcagent.science.engines.espresso import _data
-    from hpcagent.science.engines.upf import Pseudopotential
-
     copper = Pseudopotential(Path("Cu.UPF"), "Cu", "PBE", "PAW", "scalar", 11.0, 40.0, 160.0, "")
     for atoms, mode in ((slab, "local-TF"), (bulk("Cu"), None)):
-        data, _ = _data(atoms, levels[1], {"Cu": copper}, "PBE")
+        data, _ = input_data(atoms, levels[1], {"Cu": copper}, "PBE")
         assert (data["mixing_beta"], data.get("mixing_mode")) == (0.3, mode)
 
 

@@ -16,8 +16,10 @@ from hpcagent.apps.run import Run
 from hpcagent.errors import AppFailed
 from hpcagent.science.engines import espresso
 from hpcagent.science.engines.base import Level
-from hpcagent.science.engines.espresso import ENGINE, RY
+from hpcagent.science.engines.espresso import ENGINE
+from hpcagent.science.engines.espresso_pseudopotentials import PSEUDO_DIR
 from hpcagent.science.engines.families import family_of
+from hpcagent.science.engines.upf import RY
 
 
 @pytest.fixture(autouse=True)
@@ -108,14 +110,14 @@ def test_a_file_that_suggests_no_cutoff_asks_for_one(tmp_path: Path) -> None:
     assert made(tmp_path, bulk("Si"), 400.0, pseudo_dir=str(tmp_path)).parameters["input_data"]["ecutwfc"] > 29
 
 
-@pytest.mark.skipif(not Path(espresso.PSEUDO_DIR).is_dir(), reason="needs Debian's pseudopotentials")
+@pytest.mark.skipif(not Path(PSEUDO_DIR).is_dir(), reason="needs Debian's pseudopotentials")
 def test_debians_files_are_those_of_the_packaged_family(tmp_path: Path) -> None:
-    family = family_of("debian", Path(espresso.PSEUDO_DIR))
+    family = family_of("debian", Path(PSEUDO_DIR))
     assert set(family.named) == set(family.members) >= {"H", "C", "N", "O", "Si", "Fe", "Ni", "Cu"}
     for element in family.members:
-        made(tmp_path, bulk(element, "sc", a=3.0), family="debian", pseudo_dir=espresso.PSEUDO_DIR)
+        made(tmp_path, bulk(element, "sc", a=3.0), family="debian", pseudo_dir=PSEUDO_DIR)
     # Its header has no cutoff, but it is in the list.
-    named = made(tmp_path, bulk("Si"), pseudopotentials={"Si": "Si.pbe-rrkj.UPF"}, pseudo_dir=espresso.PSEUDO_DIR)
+    named = made(tmp_path, bulk("Si"), pseudopotentials={"Si": "Si.pbe-rrkj.UPF"}, pseudo_dir=PSEUDO_DIR)
     assert named.parameters["input_data"]["ecutwfc"] == 30
 
 

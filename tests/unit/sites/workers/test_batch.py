@@ -15,8 +15,9 @@ from hpcagent.errors import SiteFailed
 from hpcagent.sites.ledger import Ledger
 from hpcagent.sites.opening import open_site
 from hpcagent.sites.profile import Profile
-from hpcagent.sites.schedulers.base import Places, Refused
+from hpcagent.sites.schedulers.answers import Places
 from hpcagent.sites.schedulers.slurm import Slurm
+from hpcagent.sites.schedulers.submission import Refused
 from hpcagent.sites.workers import batch as module
 from hpcagent.sites.workers import executor as executor_module
 from hpcagent.sites.workers import job_words
