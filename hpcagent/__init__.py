@@ -78,9 +78,9 @@ _MODULES = (
 )
 # Names of before -> the module that has it, and what is written now.
 _BEFORE = {
-    "all_of": ("hpcagent.policies.stop", "until.all_of"),
+    "all_of": ("hpcagent.policies.stop_combined", "until.all_of"),
     "AllocationEnded": ("hpcagent.errors", "errors.AllocationEnded"),
-    "any_of": ("hpcagent.policies.stop", "until.any_of"),
+    "any_of": ("hpcagent.policies.stop_combined", "until.any_of"),
     "archive": ("hpcagent.runs.archive", "open_run(folder).write_archive"),
     "Attached": ("hpcagent.runs.attached", "types.Attached"),
     "Batch": ("hpcagent.campaign.events", "types.Batch"),
@@ -94,7 +94,7 @@ _BEFORE = {
     "enqueue": ("hpcagent.campaign.enqueued", "open_run(folder).enqueue"),
     "Event": ("hpcagent.campaign.events", "types.Event"),
     "explain": ("hpcagent.reports.explain", "open_run(folder).explain"),
-    "Explanation": ("hpcagent.reports.explain", "types.Explanation"),
+    "Explanation": ("hpcagent.reports.explanation", "types.Explanation"),
     "Failure": ("hpcagent.model.records", "types.Failure"),
     "fetch": ("hpcagent.runs.fetched", "open_run(folder).fetch"),
     "FetchFailed": ("hpcagent.errors", "errors.FetchFailed"),
@@ -110,13 +110,13 @@ _BEFORE = {
     "list_runs": ("hpcagent.runs.listed", "runs.list_runs"),
     "make_policy": ("hpcagent.policies.base", "policies.make_policy"),
     "Manifest": ("hpcagent.model.records", "types.Manifest"),
-    "max_runs": ("hpcagent.policies.stop", "until.max_runs"),
-    "no_feasible_point": ("hpcagent.policies.stop", "until.no_feasible_point"),
-    "node_hours": ("hpcagent.policies.stop", "until.node_hours"),
+    "max_runs": ("hpcagent.policies.stop_spent", "until.max_runs"),
+    "no_feasible_point": ("hpcagent.policies.stop_infeasible", "until.no_feasible_point"),
+    "node_hours": ("hpcagent.policies.stop_spent", "until.node_hours"),
     "NoSite": ("hpcagent.errors", "errors.NoSite"),
     "Objective": ("hpcagent.model.objective", "types.Objective"),
     "Observation": ("hpcagent.model.records", "types.Observation"),
-    "plateau": ("hpcagent.policies.stop", "until.plateau"),
+    "plateau": ("hpcagent.policies.stop_reached", "until.plateau"),
     "read_run": ("hpcagent.campaign.answer", "open_run(folder).result"),
     "reap": ("hpcagent.sites.reap", "open_run(folder).reap"),
     "Reference": ("hpcagent.campaign.record", "types.Reference"),
@@ -130,8 +130,8 @@ _BEFORE = {
     "Site": ("hpcagent.sites.site", "types.Site"),
     "stop_run": ("hpcagent.runs.stopped", "open_run(folder).stop"),
     "SweepResult": ("hpcagent.campaign.sweep", "types.SweepResult"),
-    "target": ("hpcagent.policies.stop", "until.target"),
-    "wall_time": ("hpcagent.policies.stop", "until.wall_time"),
+    "target": ("hpcagent.policies.stop_reached", "until.target"),
+    "wall_time": ("hpcagent.policies.stop_spent", "until.wall_time"),
 }
 
 __all__ = sorted([*_WHERE, *_MODULES])

@@ -189,11 +189,11 @@ def moved(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
         names: Name -> module that has it now.
 
     Example:
-        >>> look = moved("hpcagent.old", {"max_runs": "hpcagent.policies.stop"})
+        >>> look = moved("hpcagent.old", {"max_runs": "hpcagent.policies.stop_spent"})
         >>> with warnings.catch_warnings(record=True) as told:
         ...     warnings.simplefilter("always")
         ...     look("max_runs").__name__, str(told[0].message)
-        ('max_runs', 'hpcagent.old.max_runs is hpcagent.policies.stop.max_runs now')
+        ('max_runs', 'hpcagent.old.max_runs is hpcagent.policies.stop_spent.max_runs now')
     """
 
     def found(name: str) -> Any:  # whatever has this name

@@ -19,7 +19,7 @@ _WHERE = {
     "Contract": "hpcagent.model.contract",
     "ContractDocument": "hpcagent.apps.document",
     "Event": "hpcagent.campaign.events",
-    "Explanation": "hpcagent.reports.explain",
+    "Explanation": "hpcagent.reports.explanation",
     "Failure": "hpcagent.model.records",
     "Fidelity": "hpcagent.campaign.record",
     "InnerRun": "hpcagent.model.records",
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from hpcagent.model.records import Observation as Observation
     from hpcagent.model.records import Remote as Remote
     from hpcagent.replays.regret import Replay as Replay
-    from hpcagent.reports.explain import Explanation as Explanation
+    from hpcagent.reports.explanation import Explanation as Explanation
     from hpcagent.runs.attached import Attached as Attached
     from hpcagent.runs.opened import CampaignRun as CampaignRun
     from hpcagent.sites.site import Site as Site

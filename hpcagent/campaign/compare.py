@@ -291,7 +291,7 @@ def observations(
 def _as_long_as_it_may(campaign: Campaign, seen: Observation) -> Observation:
     if seen.extendable_s is None:
         return seen
-    from hpcagent.science.lammps.restart import times_at_most  # only runs that can go on need it
+    from hpcagent.science.lammps.restart_script import times_at_most  # only runs that can go on need it
 
     app = campaign.app
     return replace(seen, times_at_most=times_at_most(app.settings, app.contract.space, seen.params))

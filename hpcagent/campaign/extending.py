@@ -15,7 +15,9 @@ from hpcagent.model.extended import in_all, refusal
 from hpcagent.model.records import Manifest, Result
 from hpcagent.policies.longer import Longer
 from hpcagent.science.lammps.collected import not_of_the_whole
-from hpcagent.science.lammps.restart import END, other_end, restart_step, steps_in_all
+from hpcagent.science.lammps.extended import other_end
+from hpcagent.science.lammps.restart_file import END, restart_step
+from hpcagent.science.lammps.restart_script import steps_in_all
 from hpcagent.statistics.points import key
 
 __all__ = [

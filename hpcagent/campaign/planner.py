@@ -22,7 +22,8 @@ from hpcagent.model.parameter import Params
 from hpcagent.model.records import Manifest, Result, Role
 from hpcagent.policies.base import Policy
 from hpcagent.policies.longer import Longer, as_meant
-from hpcagent.policies.stop import MaxRuns, Progress
+from hpcagent.policies.stop import Progress
+from hpcagent.policies.stop_spent import MaxRuns
 from hpcagent.statistics.surest import contenders
 from hpcagent.store.journal import Journal
 

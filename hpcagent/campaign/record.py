@@ -31,7 +31,9 @@ from hpcagent.model.space import Space
 from hpcagent.moved import moved
 from hpcagent.policies.base import is_contextual, takes_option
 from hpcagent.policies.design import REPLICATES
-from hpcagent.policies.stop import Stop, max_runs, read_stop
+from hpcagent.policies.stop import Stop
+from hpcagent.policies.stop_combined import read_stop
+from hpcagent.policies.stop_spent import max_runs
 
 __all__ = ["Campaign"]
 

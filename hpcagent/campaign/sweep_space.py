@@ -7,7 +7,9 @@ from typing import Any
 
 from hpcagent.apps.base import App
 from hpcagent.model.space import Space
-from hpcagent.policies.stop import AllOf, AnyOf, DesignDone, MaxBatches, MaxRuns, NodeHours, Stop, WallTime
+from hpcagent.policies.stop import DesignDone, Stop
+from hpcagent.policies.stop_combined import AllOf, AnyOf
+from hpcagent.policies.stop_spent import MaxBatches, MaxRuns, NodeHours, WallTime
 
 __all__ = ["SWEEP", "in_vain", "needless", "spanned"]
 
@@ -80,7 +82,9 @@ def needless(until: Stop) -> list[str]:
     """The stop conditions that ask for an objective, by their names in TOML.
 
     Example:
-        >>> from hpcagent.policies.stop import any_of, max_runs, plateau
+        >>> from hpcagent.policies.stop_combined import any_of
+        >>> from hpcagent.policies.stop_reached import plateau
+        >>> from hpcagent.policies.stop_spent import max_runs
         >>> needless(any_of(max_runs(9), plateau()))
         ['plateau']
     """

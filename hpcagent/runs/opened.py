@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hpcagent.campaign.view import View
     from hpcagent.replays.regret import Replay
     from hpcagent.replays.whatif import PolicySpec
-    from hpcagent.reports.explain import Explanation
+    from hpcagent.reports.explanation import Explanation
     from hpcagent.reports.report import Written
     from hpcagent.runs.archive import Archived
     from hpcagent.runs.removed import Removal

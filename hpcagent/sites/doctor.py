@@ -22,7 +22,7 @@ from hpcagent.model.contract import Resources
 from hpcagent.offered import GROUPS, load, offers
 from hpcagent.owners import user_name
 from hpcagent.policies.base import BUILT_IN as POLICIES
-from hpcagent.policies.stop import RECORDS
+from hpcagent.policies.stop_combined import RECORDS
 from hpcagent.sites import probe
 from hpcagent.sites.block import Block, block_of
 from hpcagent.sites.doctor_check import Check

@@ -16,7 +16,9 @@ from typing import ClassVar
 import pytest
 
 from hpcagent.model.records import Observation
-from hpcagent.policies.stop import Progress, Stop, any_of, max_runs, read_stop
+from hpcagent.policies.stop import Progress, Stop
+from hpcagent.policies.stop_combined import any_of, read_stop
+from hpcagent.policies.stop_spent import max_runs
 from hpcagent.testing.policy_suite import HISTORIES, OBJECTIVE, SPACES, observe
 
 __all__ = ["StopContract"]

@@ -14,7 +14,7 @@ import hpcagent as ha
 from hpcagent.apps.worker import execute
 from hpcagent.science.lammps.executable import installed
 from hpcagent.science.lammps.log import parse_log
-from hpcagent.science.lammps.restart import restart_step
+from hpcagent.science.lammps.restart_file import restart_step
 from hpcagent.sites.ledger import read_ledger
 from hpcagent.sites.profile import Profile
 

@@ -26,7 +26,7 @@ from hpcagent.catalog import list_apps
 from hpcagent.elsewhere import detach
 from hpcagent.model.base import Record
 from hpcagent.policies.base import BUILT_IN
-from hpcagent.policies.stop import RECORDS
+from hpcagent.policies.stop_combined import RECORDS
 from hpcagent.science.engines.base import ENGINES, LEVEL
 from hpcagent.science.engines.task import FILES, SETTINGS
 from hpcagent.science.lammps.contract_file import Checks, Column, ContractFile, LogReading, Variable

@@ -14,7 +14,8 @@ from hpcagent.errors import BadInput
 from hpcagent.model.base import build
 from hpcagent.offered import load, offers, path_of
 from hpcagent.policies.base import policy_names
-from hpcagent.policies.stop import Progress, read_stop
+from hpcagent.policies.stop import Progress
+from hpcagent.policies.stop_combined import read_stop
 from hpcagent.sites.doctor import examine
 from hpcagent.sites.profile import Profile
 from hpcagent.sites.profiles import find_profile, identify_site, list_profiles

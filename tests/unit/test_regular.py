@@ -16,7 +16,8 @@ from hpcagent.errors import BadInput
 from hpcagent.regular import open_regular, read_regular
 from hpcagent.science.lammps.growing import Growing
 from hpcagent.science.lammps.log import read_log
-from hpcagent.science.lammps.restart import read_logs, restart_step
+from hpcagent.science.lammps.restart import read_logs
+from hpcagent.science.lammps.restart_file import restart_step
 from hpcagent.science.lammps.script import read_script
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from hpcagent.apps.executable.tables import parse_number, read_table, wrong
 from hpcagent.apps.printed import read_bytes, too_large
 from hpcagent.errors import AppFailed, BadInput, nearest
 from hpcagent.lifeline import FORKS
+from hpcagent.statistics.reductions import REDUCTIONS
 from hpcagent.statistics.timeseries import block_average
 from hpcagent.units import factor
 
@@ -275,16 +276,6 @@ def _hdf5(metric: str, path: Path, name: str) -> _Array:
 
 # ---- from many to one
 
-_REDUCTIONS: Mapping[str, Callable[[_Array], float]] = {
-    "mean": lambda x: float(x.mean()),
-    "std": lambda x: float(x.std()),
-    "last": lambda x: float(x[-1]),
-    "first": lambda x: float(x[0]),
-    "min": lambda x: float(x.min()),
-    "max": lambda x: float(x.max()),
-    "sum": lambda x: float(x.sum()),
-}
-
 
 def reduced(metric: str, values: _Array, how: Reading, rows: str = "rows") -> Number:
     """One number of a column, with its standard error where the rows are a series.
@@ -314,7 +305,7 @@ def reduced(metric: str, values: _Array, how: Reading, rows: str = "rows") -> Nu
             name="NotFinite",
         )
     with np.errstate(over="ignore"):
-        value = _REDUCTIONS[how.reduce](kept)
+        value = REDUCTIONS[how.reduce](kept)
     said = f"{metric}: {how.reduce} of {len(kept):,} of {len(values):,} {rows} of {how.file}"
     if not how.series or how.reduce not in ("mean", "std"):
         return Number(value, said=said)

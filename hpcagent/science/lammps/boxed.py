@@ -22,7 +22,8 @@ from hpcagent.apps.sandbox.outputs import taken_out
 from hpcagent.apps.sandbox.record import Sandbox
 from hpcagent.errors import AppFailed
 from hpcagent.regular import open_regular
-from hpcagent.science.lammps.restart import END, FILES, SOURCE, Earlier
+from hpcagent.science.lammps.restart import SOURCE, Earlier
+from hpcagent.science.lammps.restart_file import END, FILES
 
 __all__ = ["fill", "lammps_box", "recover", "take_out"]
 

@@ -31,7 +31,7 @@ from hpcagent.science.lammps.contract_file import Checks, Column, ContractFile, 
 from hpcagent.science.lammps.contract_space import space_of
 from hpcagent.science.lammps.failures import FAILURE_MODES
 from hpcagent.science.lammps.promised import promised_metrics
-from hpcagent.science.lammps.restart import with_restarts
+from hpcagent.science.lammps.restart_script import with_restarts
 from hpcagent.science.lammps.script import read_script
 
 __all__ = ["contract_beside", "lammps", "packaged_inputs", "stem_of"]

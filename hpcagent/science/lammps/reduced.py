@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcagent.errors import BadInput, nearest
 from hpcagent.science.lammps.log_records import Run
 from hpcagent.science.lammps.production import check_discard, kept_rows, step_size, times_of
+from hpcagent.statistics.reductions import REDUCTIONS
 from hpcagent.statistics.timeseries import block_average, fitted_slope
 
 __all__ = ["reduce_column", "reduced"]
 
-_Array = NDArray[np.float64]
+_WAYS = [how for how in REDUCTIONS if how != "sum"]
 
 
 def reduce_column(
@@ -56,8 +55,8 @@ def reduced(run: Run, column: str, how: str, discard: float = 0.0) -> tuple[floa
     check_discard(discard)
     if column not in run:
         raise BadInput(f"the run has no thermo column {column!r}; {nearest(column, run.columns)}", value=column)
-    if how not in _REDUCTIONS and how != "slope":
-        raise BadInput(f"{how!r} is no way to reduce a column; {nearest(how, [*_REDUCTIONS, 'slope'])}", value=how)
+    if how not in _WAYS and how != "slope":
+        raise BadInput(f"{how!r} is no way to reduce a column; {nearest(how, [*_WAYS, 'slope'])}", value=how)
     values = run[column]
     kept = kept_rows(run, discard)
     values = values[kept]
@@ -68,17 +67,7 @@ def reduced(run: Run, column: str, how: str, discard: float = 0.0) -> tuple[floa
         return (math.nan, math.nan) if time is None else fitted_slope(time[kept], values)
     if how == "mean":
         return block_average(values)
-    value = float(_REDUCTIONS[how](values))
+    value = float(REDUCTIONS[how](values))
     if how != "std" or value == 0.0:
         return value, math.nan
     return value, block_average((values - values.mean()) ** 2)[1] / (2.0 * value)
-
-
-_REDUCTIONS: dict[str, Callable[[_Array], float]] = {
-    "mean": lambda x: float(x.mean()),
-    "std": lambda x: float(x.std()),
-    "last": lambda x: float(x[-1]),
-    "first": lambda x: float(x[0]),
-    "min": lambda x: float(x.min()),
-    "max": lambda x: float(x.max()),
-}

@@ -20,7 +20,8 @@ from hpcagent.apps.run import Run
 from hpcagent.regular import read_regular
 from hpcagent.science.lammps.formulas import DEFAULT_TIMESTEP, Variables, immediate
 from hpcagent.science.lammps.held import CannotHold, held, measures
-from hpcagent.science.lammps.restart import NONE, earlier
+from hpcagent.science.lammps.restart import earlier
+from hpcagent.science.lammps.restart_script import NONE
 from hpcagent.science.lammps.script import Command, commands, nested
 from hpcagent.units import STYLES
 

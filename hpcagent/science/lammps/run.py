@@ -27,6 +27,7 @@ from hpcagent.science.lammps.accuracy import force_errors
 from hpcagent.science.lammps.boxed import fill, lammps_box, recover, take_out
 from hpcagent.science.lammps.collected import begun_anew
 from hpcagent.science.lammps.executable import command, variables
+from hpcagent.science.lammps.extended import ends_of, gone, taken_over
 from hpcagent.science.lammps.failures import Ended, failure_of, no_room
 from hpcagent.science.lammps.log import parse_log
 from hpcagent.science.lammps.log_records import Log
@@ -36,23 +37,10 @@ from hpcagent.science.lammps.mode import way_of
 from hpcagent.science.lammps.potentials import elsewhere, undecided
 from hpcagent.science.lammps.production import discarded_share, production_run
 from hpcagent.science.lammps.reduced import reduced
-from hpcagent.science.lammps.restart import (
-    END,
-    NONE,
-    SOURCE,
-    Earlier,
-    continued,
-    earlier,
-    ends_of,
-    gaps,
-    gone,
-    joined,
-    progress,
-    read_logs,
-    restart_step,
-    steps_in_all,
-    taken_over,
-)
+from hpcagent.science.lammps.restart import SOURCE, Earlier, continued, earlier, joined, progress, read_logs
+from hpcagent.science.lammps.restart_file import END, restart_step
+from hpcagent.science.lammps.restart_rows import gaps
+from hpcagent.science.lammps.restart_script import NONE, steps_in_all
 from hpcagent.science.lammps.structure import given, taken
 from hpcagent.science.lammps.watch import LammpsWatch, watch_of
 

@@ -34,7 +34,8 @@ from hpcagent.science.lammps.metric_table import METRICS
 from hpcagent.science.lammps.metrics import measure
 from hpcagent.science.lammps.production import discarded_share
 from hpcagent.science.lammps.reduced import reduced
-from hpcagent.science.lammps.restart import Earlier, stacked
+from hpcagent.science.lammps.restart import Earlier
+from hpcagent.science.lammps.restart_rows import stacked
 from hpcagent.units import STYLES, unit_style
 
 __all__ = ["LammpsWatch", "beyond_sense", "watch_of"]

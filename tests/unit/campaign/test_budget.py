@@ -26,7 +26,8 @@ from hpcagent.model.contract import Resources
 from hpcagent.model.objective import maximize
 from hpcagent.model.parameter import Choice, Float
 from hpcagent.model.records import Cost, Failure, Manifest, Result, Stopped
-from hpcagent.policies.stop import all_of, any_of, max_runs, node_hours
+from hpcagent.policies.stop_combined import all_of, any_of
+from hpcagent.policies.stop_spent import max_runs, node_hours
 from hpcagent.runs.follow import follow
 from hpcagent.runs.run import run
 from hpcagent.store.journal import Journal

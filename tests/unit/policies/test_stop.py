@@ -10,21 +10,11 @@ from hpcagent.model.objective import at_most, maximize
 from hpcagent.model.parameter import Choice, Float
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Space
-from hpcagent.policies.stop import (
-    AnyOf,
-    Progress,
-    StopCondition,
-    all_of,
-    any_of,
-    max_batches,
-    max_runs,
-    no_feasible_point,
-    node_hours,
-    plateau,
-    read_stop,
-    target,
-    wall_time,
-)
+from hpcagent.policies.stop import Progress
+from hpcagent.policies.stop_combined import AnyOf, StopCondition, all_of, any_of, read_stop
+from hpcagent.policies.stop_infeasible import no_feasible_point
+from hpcagent.policies.stop_reached import plateau, target
+from hpcagent.policies.stop_spent import max_batches, max_runs, node_hours, wall_time
 from hpcagent.statistics.sensitivity import sensitivity
 
 SPACE = Space.of(timestep=Float(0.001, 0.03, log=True, unit="ps"), skin=Float(0.3, 6), style=Choice("a", "b"))

