@@ -8,6 +8,8 @@ from typing import Any
 
 from hpcagent.campaign.asked import request_of
 from hpcagent.campaign.loading import load_run
+from hpcagent.campaign.record import Campaign
+from hpcagent.campaign.recorded import snapshot
 from hpcagent.errors import BadInput
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.request import Request
@@ -131,6 +133,8 @@ class Extending(Campaigns):
             check_options(campaign)
             if data_only:
                 check_values(campaign, known=load_run(folder).fixed)
+            if row.over:
+                _refuse_nothing_more(folder, campaign, changes)
         except NotAllowed:
             raise
         except BadInput as error:
@@ -148,6 +152,34 @@ class Extending(Campaigns):
         rest = None if whole.node_hours is None else max(0.0, whole.node_hours - row.settled)
         usd = None if price is None or rest is None else price * rest
         return whole, whole.model_copy(update={"node_hours": rest, "usd": usd})
+
+
+def _refuse_nothing_more(folder: Path, campaign: Campaign, changes: Mapping[str, Any]) -> None:
+    """Refuse what would end as soon as it has begun.
+
+    Raises:
+        NotAllowed: So many runs have ended already, or it has come to its end and nothing is changed.
+    """
+    there = snapshot(folder)
+    ended, most = there.state.ended - there.state.elsewhere, campaign.until.budget()
+    if most is not None and most <= ended:
+        runs = "1 run has" if ended == 1 else f"{ended} runs have"
+        raise NotAllowed(
+            "contract",
+            f"{runs} ended already, and max_runs = {most} is the whole campaign's",
+            field="until.max_runs",
+            value=most,
+            allowed=f"more than {ended}",
+            do=f"for 4 more runs, change until.max_runs to {ended + 4}",
+        )
+    if not changes and there.reason is not None:
+        raise NotAllowed(
+            "contract",
+            f"the campaign has come to its end ({there.reason.rstrip('.')}), and nothing is changed",
+            field="changes",
+            allowed="another end, as until.max_runs or until.node_hours",
+            do="say until when it shall go on",
+        )
 
 
 def _goes_on(identity: str) -> NotAllowed:

@@ -12,6 +12,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ import pytest
 import hpcagent as ha
 from hpcagent.campaign.coordinator import Coordinator
 from hpcagent.campaign.loading import load_run
+from hpcagent.campaign.recorded import snapshot
 from hpcagent.catalog import find_app
 from hpcagent.errors import BadInput
 from hpcagent.gate.not_allowed import NotAllowed
@@ -26,6 +28,7 @@ from hpcagent.gate.rules import Caller
 from hpcagent.model.records import Cost, Result
 from hpcagent.store.journal import read_events
 from hpcagent.workspace.app_store import asked, packed
+from hpcagent.workspace.booking import _taught
 from hpcagent.workspace.connection import at_most
 from hpcagent.workspace.core import Core
 from hpcagent.workspace.folder import Folder
@@ -735,6 +738,45 @@ def test_a_journal_that_is_written_ahead_of_the_clock_is_booked_once(root):
     for _ in range(5):
         core._look_at_campaigns()
     assert core._took["synthetic"].runs == took > 0 and core.folder.journal.read_bytes() == lines
+    core.close()
+
+
+def test_runs_whose_speed_is_not_believed_teach_what_they_took(root):
+    """On a busy machine all are such, and a run of the same app would take as long."""
+    core = Core(root)
+    _, folder = stopped_half_way(core)
+    there = snapshot(folder)
+    runs = [one.model_copy(update={"distrusted": "it had 30 % of its core"}) for one in there.state.in_arrival()]
+    busy = SimpleNamespace(state=SimpleNamespace(in_arrival=lambda: runs))
+    assert _taught(busy, 0) == _taught(there, 0) and len(_taught(busy, 0)["times"]) > 0
+    core.close()
+
+
+@pytest.mark.parametrize("changes", [{}, {"until.max_runs": 3}, {"until.max_runs": 4}])
+def test_an_extension_that_adds_nothing_is_refused_before_anything_is_written(root, changes):
+    core = Core(root)
+    begun = core.start(me(core), "synthetic", changes={"until.max_runs": 4})
+    looked_until_over(core, begun["id"])
+    for ask in (core.extend, core.estimate_extension):
+        with pytest.raises(NotAllowed) as refused:
+            ask(me(core), begun["id"], changes=changes)
+        assert refused.value.check == "contract" and refused.value.allowed == "more than 4"
+        assert "4 runs have ended already" in refused.value.message and "max_runs to 8" in refused.value.message
+    assert core.rows[begun["id"]].state == "completed"
+    assert b'"extended"' not in core.folder.journal.read_bytes()
+    core.close()
+
+
+def test_a_campaign_that_has_come_to_its_end_goes_on_only_with_another_end(root):
+    core = Core(root)
+    toml = 'app = "synthetic"\nobjective = {maximize = "value"}\npolicy = "random"\n'
+    begun = core.start(me(core), {"data": toml + "until = {max_batches = 1}\nbatch_size = 3\n"})
+    looked_until_over(core, begun["id"])
+    with pytest.raises(NotAllowed, match=r"come to its end \(All 1 batches have ended\), and nothing is changed"):
+        core.extend(me(core), begun["id"])
+    core.extend(me(core), begun["id"], changes={"until.max_batches": 2})
+    looked_until_over(core, begun["id"])
+    assert sum(core.answer(me(core), begun["id"])["runs"].values()) == 6
     core.close()
 
 
