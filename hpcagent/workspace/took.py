@@ -111,7 +111,8 @@ class Took:
         had = {name: columns[name] for name in asked if name in columns}
         ranges = {name: (np.fmin.reduce(column), np.fmax.reduce(column)) for name, column in had.items()}
         outside = {
-            name: f"{name} = {asked[name]:g}" + (f" ({low:g} to {high:g})" if ranges_said else "")
+            name: f"{name} = {asked[name]:g}"
+            + (f" ({low:g}{f' to {high:g}' if low < high else ' in all'})" if ranges_said else "")
             for name, (low, high) in ranges.items()
             if not math.isnan(low) and not low <= asked[name] <= high
         }
@@ -137,7 +138,7 @@ class Took:
         counts = {name for name in outside if isinstance(params[name], int) or ranges[name][0] == ranges[name][1]}
         counts -= {*scaled, *known}
         if contract_s > seconds and counts:
-            return contract_s, f"the contract's estimate, as that of {words} is lower"
+            return contract_s, f"the contract's estimate, above the {seconds:.3g} s of {words}"
         return seconds, words
 
     def _table(self) -> tuple[dict[str, Array], Array]:
