@@ -111,8 +111,7 @@ class Took:
         had = {name: columns[name] for name in asked if name in columns}
         ranges = {name: (np.fmin.reduce(column), np.fmax.reduce(column)) for name, column in had.items()}
         outside = {
-            name: f"{name} = {asked[name]:g}"
-            + (f" ({low:g}{f' to {high:g}' if low < high else ' in all'})" if ranges_said else "")
+            name: f"{name} = {asked[name]:g}" + (_had(low, high) if ranges_said else "")
             for name, (low, high) in ranges.items()
             if not math.isnan(low) and not low <= asked[name] <= high
         }
@@ -172,6 +171,10 @@ class Took:
             "actual_over_estimated": ratios[len(ratios) // 2] if ratios else None,
             "within_factor_2": sum(0.5 <= one <= 2 for one in ratios) / len(ratios) if ratios else None,
         }
+
+
+def _had(low: float, high: float) -> str:
+    return f" ({low:g} in all)" if low == high else f" ({low:g} to {high:g})"
 
 
 def _fitted(table: Array, walls: Array, point: Array, otherwise: float) -> float:

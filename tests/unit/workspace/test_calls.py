@@ -386,7 +386,7 @@ def test_with_few_runs_an_estimate_is_in_proportion_to_the_length():
     assert seconds == pytest.approx(200.0) and "in proportion to steps + equil_steps" in words
     # Nobody knows what more cells take: it is not below what the contract says.
     larger, words = took.expected({**asked, "steps": 800, "cells": 12}, contract_s=90.0, lengths=lengths)
-    assert larger == 90.0 and "the contract's estimate" in words and "cells = 12 (6 to 6)" in words
+    assert larger == 90.0 and "the contract's estimate" in words and "cells = 12 (6 in all)" in words
     for seed in range(5):
         took.add(90.0, 2.0, {"steps": 800, "equil_steps": 200, "cells": 6, "every": 100, "seed": seed})
     assert took.expected(asked, lengths=lengths)[0] == pytest.approx(200.0)
