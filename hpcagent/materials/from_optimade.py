@@ -318,11 +318,12 @@ def _errors_in(body: bytes) -> str:
 def _needs_optimade() -> None:
     try:
         import optimade.models  # noqa: F401  (whether it is there)
-    except ImportError:
+    except ImportError as error:
+        absent = isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] == "optimade"
+        why = "is not installed" if absent else f"cannot be imported ({plain(str(error))})"
         raise BadInput(
-            "the package optimade, by which answers are checked, is not installed: pip install "
-            "'hpcagent[optimade]'."
-        ) from None
+            f"the package optimade, by which answers are checked, {why}: pip install 'hpcagent[optimade]'."
+        ) from error
 
 
 def _filter_text(asked: Asked, about: Mapping[str, tuple[str, str | None]], address: str) -> str:
