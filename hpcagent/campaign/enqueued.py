@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +15,12 @@ from typing import TYPE_CHECKING
 from hpcagent.campaign.own_points import own_point
 from hpcagent.errors import BadInput
 from hpcagent.model.base import open_regular
-from hpcagent.model.parameter import Params
+from hpcagent.model.parameter import Parameter, Params
 from hpcagent.model.space import Space
 from hpcagent.statistics.points import Key, key
 from hpcagent.store.files import open_plain, refusing_clearly
 from hpcagent.store.rundir import RunDir, holder
+from hpcagent.units import convert
 
 if TYPE_CHECKING:
     from hpcagent.campaign.record import Campaign
@@ -214,15 +217,17 @@ class Queue:
 
 
 def point_in(space: Space, words: Sequence[str]) -> Params:
-    """A point written as `x=1 style=plain`, as a person writes it.
+    """A point written as `x=1 style=plain`, as a person writes it; a number may have a unit, `dt=4 fs`.
 
     Raises:
-        BadInput: A word is no `name=value`, a name stands twice, or a number is none.
+        BadInput: A word is no `name=value`, a name stands twice, a number is none, or its unit is another kind.
 
     Example:
         >>> from hpcagent.model.parameter import Choice, Float
         >>> point_in(Space.of(x=Float(0, 2), style=Choice("plain", "fine")), ["x=1", "style=fine"])
         {'x': 1.0, 'style': 'fine'}
+        >>> point_in(Space.of(timestep=Float(1e-4, 1e-2, unit="ps")), ["timestep=4fs"])
+        {'timestep': 0.004}
     """
     found: Params = {}
     for word in words:
@@ -233,10 +238,25 @@ def point_in(space: Space, words: Sequence[str]) -> Params:
             raise BadInput(f"{name!r} is given twice.", value=name)
         parameter = space[name]
         if parameter.kind in ("float", "int"):
-            try:
-                found[name] = float(text)
-            except ValueError:
-                raise BadInput(f"{name}={text!r} is no number; allowed: {parameter.range}.", value=text) from None
+            found[name] = _number_in(parameter, text)
         else:
             found[name] = next((c for c in parameter.choices if str(c) == text), text)
     return found
+
+
+_WITH_UNIT = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\W\d_].*?)\s*", re.DOTALL)
+
+
+def _number_in(parameter: Parameter, text: str) -> float:
+    """A number in the parameter's unit, as it stands or converted."""
+    with contextlib.suppress(ValueError):
+        return float(text)
+    found = _WITH_UNIT.fullmatch(text)
+    if found is None:
+        raise BadInput(f"{parameter.name}={text!r} is no number; allowed: {parameter.range}.", value=text)
+    try:
+        return convert(float(found[1]), found[2], parameter.unit)
+    except BadInput as error:
+        raise BadInput(
+            f"{parameter.name}={text!r}: {error.message.rstrip('.')}; allowed: {parameter.range}.", value=text
+        ) from None

@@ -14,6 +14,7 @@ from hpcagent.campaign.decisions import replays
 from hpcagent.campaign.enqueued import INBOX, enqueue, point_in
 from hpcagent.cli import cli
 from hpcagent.errors import BadInput
+from hpcagent.model.space import Space
 from hpcagent.reports.explain import explain
 
 PLAIN = {"style": "plain"}
@@ -110,3 +111,28 @@ def test_what_is_not_allowed_is_refused_before_anything_is_written(tmp_path: Pat
     for words in (["x"], ["x=a"], ["x=1", "x=2"], ["z=1"]):
         with pytest.raises(BadInput):
             point_in(space, words)
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("T=95K", 95.0),
+        ("T= 95 K ", 95.0),
+        ("T=95", 95.0),
+        ("dt=4 fs", 0.004),
+        ("dt=4e-6ns", 0.004),
+        ("dt=.004", 0.004),
+    ],
+)
+def test_a_number_with_a_unit_is_converted_to_the_parameters(word, value):
+    space = Space.of(T=ha.Float(85, 150, unit="K"), dt=ha.Float(0.001, 0.02, unit="ps"))
+    assert point_in(space, [word]) == {word.partition("=")[0]: value}
+
+
+@pytest.mark.parametrize(
+    ("word", "why"), [("dt=4 K", "cannot be converted"), ("dt=4 fz", "fz"), ("T=-", "no number")]
+)
+def test_a_unit_of_something_else_is_refused_with_what_is_allowed(word, why):
+    space = Space.of(T=ha.Float(85, 150, unit="K"), dt=ha.Float(0.001, 0.02, unit="ps"))
+    with pytest.raises(BadInput, match=rf"{why}.*allowed: \["):
+        point_in(space, [word])
