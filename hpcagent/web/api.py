@@ -89,6 +89,7 @@ def routes(workspace: Workspace, feed: Feed, chat: Chat) -> list[Route]:
         post("configs/estimate", api.estimate_packaged, PackagedAsked),
         post("campaign/{id}/stop", api.stop, Nothing),
         post("campaign/{id}/extend", api.extend, Extension),
+        post("campaign/{id}/extend/estimate", api.estimate_extension, Extension),
         post("campaign/{id}/explain", api.explain, Explain),
         post("campaign/{id}/slices", api.slices, Nothing),
         post("campaign/{id}/report", api.report, Nothing),
@@ -269,6 +270,9 @@ class _Api:
     def extend(self, at: Mapping[str, str], asked: Extension) -> Any:
         found = self._ws.extend(at["id"], _limits(asked), why=asked.why, data_only=True, at_once=True)
         return {"id": found["id"], "state": found["state"]}
+
+    def estimate_extension(self, at: Mapping[str, str], asked: Extension) -> Any:
+        return clean(self._ws.estimate_extension(at["id"], _limits(asked), data_only=True))
 
     def explain(self, at: Mapping[str, str], asked: Explain) -> Any:
         return clean(self._ws.ask_later(at["id"], "explain", run=asked.run, timeout_s=WAIT_S))

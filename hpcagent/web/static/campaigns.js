@@ -2,6 +2,7 @@
 
 import { get, post } from "./client.js";
 import { bytes, chip, empty, fill, h, hours, meter, num, percent, unit, when, withError } from "./dom.js";
+import { estimated } from "./estimate.js";
 import { Convergence, Plane, SliceLine, legend } from "./plots.js";
 import { showCampaignRun } from "./sheet.js";
 import { has } from "./store.js";
@@ -145,14 +146,27 @@ export function campaign(store, id, announce) {
     }
   }
 
-  const runsField = h("input", { id: "extend-runs", type: "number", min: "1", step: "1", required: true });
-  const hoursField = h("input", { id: "extend-hours", type: "number", min: "0", step: "any" });
+  const price = h("div", { class: "whole", role: "status" });
+  const unpriced = () => { priced = null; fill(price); }; // what was said is of other numbers
+  let priced = null;
+  const runsField = h("input", { id: "extend-runs", type: "number", min: "1", step: "1", required: true, oninput: unpriced });
+  const hoursField = h("input", { id: "extend-hours", type: "number", min: "0", step: "any", oninput: unpriced });
+  const farther = () => ({ max_runs: Number(runsField.value), ...(hoursField.value && { node_hours: Number(hoursField.value) }) });
+  async function look() {
+    if (!extension.reportValidity()) return;
+    const mine = priced = {};
+    const say = (...said) => { if (mine === priced) fill(price, ...said); };
+    try {
+      say(estimated(await post(`campaign/${encodeURIComponent(id)}/extend/estimate`, farther())));
+    } catch (error) {
+      say(h("p", { class: "error" }, error.message));
+    }
+  }
   const extension = h("form", { class: "panel inline", onsubmit: (event) => {
     event.preventDefault();
-    const asked = { max_runs: Number(runsField.value) };
-    if (hoursField.value) asked.node_hours = Number(hoursField.value);
-    act("extend", asked, "It goes on.");
-  } }, h("h2", {}, "Go on with it"), h("label", {}, "Runs in all", runsField), h("label", {}, "Node-hours in all at most (optional)", hoursField), h("button", { type: "submit" }, "Extend"));
+    act("extend", farther(), "It goes on.");
+    unpriced();
+  } }, h("h2", {}, "Go on with it"), h("label", {}, "Runs in all", runsField), h("label", {}, "Node-hours in all at most (optional)", hoursField), h("button", { type: "button", class: "plain", id: "extend-estimate", onclick: look }, "Estimate"), h("button", { type: "submit" }, "Extend"), price);
 
   function begin(about, metric) {
     const first = about.parameters.filter((p) => p.kind !== "text");

@@ -328,6 +328,18 @@ const scenarios = {
     found.stop_gone = (await page.$("#stop")) === null;
     found.done = Number(/(\d+) of/.exec(await words(page, ".part-tiles"))[1]);
     await page.$eval("#extend-runs", (el, n) => { el.value = String(n); }, found.done + MORE);
+    await page.click("#extend-estimate");
+    await page.waitForSelector(".inline .estimate");
+    found.price = await words(page, ".inline .estimate");
+    found.price_axe = await violations(page);
+    for (const [name, width] of [["laptop", 1366], ["phone", 390]]) {
+      await page.setViewport({ width, height: 800 });
+      await page.$eval("#extend-runs", (el) => el.form.scrollIntoView({ block: "center" }));
+      await page.screenshot({ path: `${given.shots}/extend-${name}.png` });
+      found[`wide_${name}`] = await wide(page);
+    }
+    await page.$eval("#extend-runs", (el) => el.dispatchEvent(new Event("input", { bubbles: true })));
+    found.price_gone = (await page.$(".inline .estimate")) === null;
     await page.$eval("#extend-runs", (el) => el.form.requestSubmit());
     await until(page, (n) => document.querySelector(".campaign-head .chip").textContent === "completed" && new RegExp(`${n} of ${n}`).test(document.querySelector(".part-tiles").textContent), found.done + MORE);
     found.axe = await violations(page);

@@ -102,6 +102,11 @@ def test_a_campaign_is_estimated_started_followed_explained_and_extended(page, w
     why = page.until(f"answer/{why['handle']}", lambda a: a["state"] != "running")
     assert why["answer"]["why"]
     assert page.post(f"{path}/stop")["state"] == "completed"
+    on_top = page.post(f"{path}/extend/estimate", {"max_runs": 10})
+    assert (on_top["runs"], on_top["runs_in_all"], on_top["node_hours_at_most"]) == (2, 10, None)
+    assert on_top["node_hours"] > 0 and on_top["from"] == "the mean of 8 runs of this campaign"
+    assert page.post(f"{path}/extend/estimate", {"max_runs": 10, "node_hours": 0.5})["node_hours_at_most"] < 0.5
+    page.post(f"{path}/extend/estimate", {"max_runs": 0}, status=422)
     page.post(f"{path}/extend", {"max_runs": 10})
     page.until(path, lambda c: c["state"] == "completed" and c["runs"]["done"] == 10)
 

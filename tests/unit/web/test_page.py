@@ -258,6 +258,8 @@ def test_a_campaign_is_stopped_and_goes_on(workspace: Workspace, page, browse):
     assert (found["stopped"], found["stop_gone"]) == ("stopped", True)
     assert 0 <= found["moving"] < 100
     assert 0 < found["done"] < 400
+    assert f"Runs on top30 ({found['done'] + 30} in all)" in found["price"] and "of this campaign" in found["price"]
+    assert found["price_axe"] == [] and found["price_gone"] and max(found["wide_laptop"], found["wide_phone"]) <= 0
     assert found["overview"]["Node-hours"] != "0"  # those of the campaign
 
 
