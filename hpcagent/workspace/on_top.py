@@ -31,7 +31,7 @@ class OwnRuns:
     """What the runs of a campaign have taken, as means.
 
     Attributes:
-        runs: How many have finished here, completed or failed.
+        runs: How many have finished here, completed or failed, and say what they took.
         wall_s: Wall time of one, in seconds.
         node_hours: Node-hours of one.
     """

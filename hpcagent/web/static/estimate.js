@@ -2,7 +2,7 @@
 
 import { atMost, facts, h, num, span } from "./dom.js";
 
-const known = (e) => (e.node_hours === null || e.node_hours === undefined ? "nothing is known yet" : num(e.node_hours));
+const known = (e) => (e.node_hours != null ? num(e.node_hours) : e.runs === null ? "not known, as nothing says how many runs" : "nothing is known yet");
 const runs = (e) => (e.runs_in_all === undefined ? ["Runs", e.runs === undefined ? null : e.runs ?? "no bound"] : ["Runs on top", e.runs === null ? "no bound" : `${num(e.runs)} (${num(e.runs_in_all)} in all)`]);
 
 export const estimated = (e) => {
