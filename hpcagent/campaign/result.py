@@ -348,16 +348,17 @@ class CampaignResult(Displayed):
         answered = goal.score(best.expected.get(goal.metric, best.metrics[goal.metric]))
         if point is None or goal.score(value) <= answered:
             return ""
+        unit = "" if (of := self.campaign.app.contract.metric(goal.metric).unit) == "1" else f" {of}"
         if point.probability_feasible < min(best.probability_feasible, ASKED_CONFIDENCE):
             why = f"P(feasible) there is {point.probability_feasible:.2f}, of {ASKED_CONFIDENCE:g} asked for"
         elif key(point.params) in {key(self.campaign.complete(tie)) for tie in best.ties}:
             why = "within the noise the two cannot be told apart, and the answer is the better known one"
         elif goal.metric in point.expected and point.score < answered:
             said = with_error(point.expected[goal.metric], point.expected_error.get(goal.metric))
-            why = f"by the models of all runs {said} is to be expected there"
+            why = f"by the models of all runs {said}{unit} is to be expected there"
         else:
             return ""
-        had = f"{goal.metric} = {number(value)}" + ("" if guessed is None else " (estimated from CPU time)")
+        had = f"{goal.metric} = {number(value)}{unit}" + ("" if guessed is None else " (estimated from CPU time)")
         which = f"no. {top.manifest.index}{told_note(top)}"
         return f"the best single run, {which}, had {had}; it is not the answer, as {why}"
 

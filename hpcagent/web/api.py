@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from hpcagent.campaign.loading import list_configs
 from hpcagent.errors import BadInput, HpcAgentError, NotPermitted, NotThere
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.mcp.named import named
-from hpcagent.mcp.said import clean
+from hpcagent.mcp.said import clean, clean_piece
 from hpcagent.model.base import read_toml
 from hpcagent.model.contract import Contract
 from hpcagent.model.schema import input_schema
@@ -36,6 +37,7 @@ PING_S = 2.0
 WAIT_S = 0.5
 LINES = 60
 LARGEST_FILE = 1 << 20
+LARGEST_TEXT = 100_000
 MOST_FILES = 500
 
 A = TypeVar("A", bound=Asked)
@@ -64,6 +66,7 @@ def routes(workspace: Workspace, feed: Feed, chat: Chat) -> list[Route]:
         get("run/{id}", api.run),
         get("run/{id}/files", api.files),
         get("run/{id}/file", api.file),
+        get("run/{id}/text", api.text),
         get("campaign/{id}", api.campaign),
         get("campaign/{id}/runs", api.campaign_runs),
         get("campaign/{id}/run/{run}", api.campaign_run),
@@ -89,6 +92,7 @@ def routes(workspace: Workspace, feed: Feed, chat: Chat) -> list[Route]:
         post("configs/estimate", api.estimate_packaged, PackagedAsked),
         post("campaign/{id}/stop", api.stop, Nothing),
         post("campaign/{id}/extend", api.extend, Extension),
+        post("campaign/{id}/extend/estimate", api.estimate_extension, Extension),
         post("campaign/{id}/explain", api.explain, Explain),
         post("campaign/{id}/slices", api.slices, Nothing),
         post("campaign/{id}/report", api.report, Nothing),
@@ -173,8 +177,14 @@ class _Api:
         return clean({"files": found[:MOST_FILES], "more": max(0, len(found) - MOST_FILES)})
 
     def file(self, at: Mapping[str, str], query: Mapping[str, str]) -> Any:
-        """A small file in base64: a picture of a report, or text."""
-        return self._ws.piece(at["id"], query.get("path", ""), length=LARGEST_FILE)
+        """A piece of a file in base64, as it is; `next` is the offset of the piece behind it, None at the end."""
+        return self._ws.piece(at["id"], query.get("path", ""), offset=_offset(query), length=LARGEST_FILE)
+
+    def text(self, at: Mapping[str, str], query: Mapping[str, str]) -> Any:
+        """The first part of a file as a text without secrets; `text` is None where it is none."""
+        found, data = clean_piece(self._ws, at["id"], query.get("path", ""), 0, LARGEST_TEXT)
+        more = max(0, found["bytes"] - len(data))
+        return clean({"text": as_text(data, cut=more > 0), "bytes": found["bytes"], "more": more})
 
     def campaign(self, at: Mapping[str, str], query: Mapping[str, str]) -> Any:
         return clean(self._ws.campaign(at["id"]))
@@ -270,6 +280,9 @@ class _Api:
         found = self._ws.extend(at["id"], _limits(asked), why=asked.why, data_only=True, at_once=True)
         return {"id": found["id"], "state": found["state"]}
 
+    def estimate_extension(self, at: Mapping[str, str], asked: Extension) -> Any:
+        return clean(self._ws.estimate_extension(at["id"], _limits(asked), data_only=True))
+
     def explain(self, at: Mapping[str, str], asked: Explain) -> Any:
         return clean(self._ws.ask_later(at["id"], "explain", run=asked.run, timeout_s=WAIT_S))
 
@@ -343,6 +356,29 @@ def _clean_columns(found: Mapping[str, Any]) -> dict[str, Any]:
         }
     rest: dict[str, Any] = clean({name: value for name, value in found.items() if name != "runs"})
     return rest | {"runs": runs}
+
+
+def _offset(query: Mapping[str, str]) -> int:
+    """Of the piece of a file that is asked for; 0 where nothing is said."""
+    said = query.get("offset", "0")
+    if not (said.isascii() and said.isdecimal() and len(said) <= 18):
+        raise BadInput(f"offset={said[:40]!r} is no number of bytes.", value=said[:40])
+    return int(said)
+
+
+def as_text(data: bytes, *, cut: bool) -> str | None:
+    """The text that bytes are in UTF-8; None where they are none. `cut`: a letter at their end may be a part.
+
+    Example:
+        >>> as_text("5 Å".encode()[:3], cut=True), as_text(b"Step 1", cut=False), as_text(b"\\x89PNG", cut=False)
+        ('5 ', 'Step 1', None)
+    """
+    if b"\0" in data:
+        return None
+    try:
+        return codecs.getincrementaldecoder("utf-8")().decode(data, final=not cut)
+    except UnicodeDecodeError:
+        return None
 
 
 def _limits(asked: Extension | PackagedAsked) -> dict[str, Any]:

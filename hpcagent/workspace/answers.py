@@ -71,7 +71,7 @@ def answer_data(result: CampaignResult) -> dict[str, Any]:
                 "unit": best.units.get(regret.metric, "1"),
                 "expected": regret.expected,
                 "at_most_95": regret.at_most,
-                "text": str(regret),
+                "text": result.missed_text,
             }
     return found
 

@@ -181,8 +181,10 @@ class CampaignCalls(AppsHere):
         """What `extend` with these changes would take on top of what was taken; nothing is run.
 
         Returns:
-            `app`, `site`, `runs` (of the whole campaign), `node_hours_at_most` and `usd_at_most` of what is on top
-            (None: nothing bounds it), `approval` (why a person has to say yes), `refused` (why it would be).
+            `app`, `site`; of what is on top `runs` (None: nothing says how many), `node_hours` as expected (None:
+            not known), `node_hours_at_most` and `usd_at_most` (None: nothing bounds it); `runs_in_all`,
+            `wall_s_per_run`, `from` (what the expectation is from, in words: the campaign's own runs, where some
+            have finished), `approval` (why a person has to say yes), `refused` (why it would be).
 
         Raises:
             NotAllowed: A change is not allowed.

@@ -12,6 +12,7 @@ from typing import Any
 from hpcagent.campaign.asked import request_of
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.recorded import Snapshot, snapshot
+from hpcagent.campaign.state import State
 from hpcagent.campaign.sweep_runs import PlannedRuns
 from hpcagent.contexts.calls import NewCall, again
 from hpcagent.contexts.document import Call, Document
@@ -21,6 +22,7 @@ from hpcagent.gate.rules import Caller
 from hpcagent.model.records import Manifest
 from hpcagent.workspace.campaigns import MOST_POINTS, brings_code
 from hpcagent.workspace.extending import Extending
+from hpcagent.workspace.on_top import OwnRuns, runs_on_top
 from hpcagent.workspace.only_data import check_only_data
 from hpcagent.workspace.plain_campaigns import check_policy
 from hpcagent.workspace.questions import COSTLY, Questions
@@ -267,6 +269,68 @@ class Enquiries(Extending):
             "refused": None if refused is None else refused.plain(),
             "known": known[0].id if known else None,
         }
+
+    def estimate_extension(
+        self,
+        caller: Caller,
+        identity: str,
+        *,
+        changes: Mapping[str, Any] | None = None,
+        data_only: bool = False,
+    ) -> dict[str, Any]:
+        """What going on with a campaign would take on top, and what the gate would say; nothing is run.
+
+        Args:
+            identity: The campaign.
+            changes: As of `extend`.
+            data_only: As of `extend`.
+
+        Returns:
+            `app`, `site`; of what is on top `runs` (None: nothing bounds them), `node_hours` as expected by the
+            campaign's own runs (None: not known), `node_hours_at_most` and `usd_at_most`; `runs_in_all`,
+            `wall_s_per_run`, `from`, `approval`, `refused`.
+
+        Raises:
+            NotAllowed: A change is not allowed.
+        """
+        with self._turn:
+            row = self._campaign(caller, identity)
+            campaign, _, asked = self._extension(row, changes or {}, data_only=data_only)
+            why, refused = self.rules.approval_for(asked, caller), self.gate.refusal(asked, caller)
+        there = self._snapshot(row)
+        state = None if there is None else there.state
+        runs, most = runs_on_top(campaign, state), asked.node_hours
+        each_s, each, source = self._each_on_top(campaign, row, asked.nodes, state, caller)
+        expected = None if runs is None or each is None else runs * each
+        if runs is None:
+            source = f"nothing says how many runs are to come; of one: {source}"
+        if expected is not None and most is not None and most < expected:
+            expected, source = most, f"the cap, as {source} would be more"
+        return {
+            "app": asked.app,
+            "site": asked.site,
+            "runs": runs,
+            "runs_in_all": asked.runs,
+            "wall_s_per_run": each_s,
+            "from": source,
+            "node_hours": expected,
+            "node_hours_at_most": most,
+            "usd_at_most": asked.usd,
+            "approval": why,
+            "refused": None if refused is None else refused.plain(),
+        }
+
+    def _each_on_top(
+        self, campaign: Campaign, row: Row, nodes: int, state: State | None, caller: Caller
+    ) -> tuple[float | None, float | None, str]:
+        """What one more run of a campaign takes, in seconds and in node-hours, and what that is from."""
+        if campaign.fidelity is not None:
+            return None, None, "not known: what its cheap runs took says nothing of the dear ones to come"
+        own = OwnRuns.of(state)
+        if own is not None:
+            return own.wall_s, own.node_hours, own.words
+        each_s, source = self._each(campaign, row.site, caller)
+        return each_s, nodes * self._share_of_node.get((row.site, row.app), 1.0) * each_s / 3600, source
 
     def _each(self, campaign: Campaign, site: str, caller: Caller) -> tuple[float, str]:
         """What a run in the middle of a campaign's space takes, in seconds, and what that is from."""

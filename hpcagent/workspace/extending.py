@@ -57,7 +57,7 @@ class Extending(Campaigns):
             goes = identity in self._beginning or holder(folder)[0]
             if goes and not (folder / "events.jsonl").exists():
                 raise _goes_on(identity)
-            whole, asked = self._extension(row, changes or {}, why=why, data_only=data_only)
+            _, whole, asked = self._extension(row, changes or {}, why=why, data_only=data_only)
             if not row.over and Request.model_validate(row.request).digest == asked.digest:
                 # Asked for once more, as after a lost answer: it was let through, and needs no other approval.
                 if goes:
@@ -81,46 +81,10 @@ class Extending(Campaigns):
                 return self._soon(row, whole, None, changes or {})
         return self._in_the_background(row, whole, toml=None, changes=changes or {})
 
-    def estimate_extension(
-        self,
-        caller: Caller,
-        identity: str,
-        *,
-        changes: Mapping[str, Any] | None = None,
-        data_only: bool = False,
-    ) -> dict[str, Any]:
-        """What going on with a campaign would take on top, and what the gate would say; nothing is run.
-
-        Args:
-            identity: The campaign.
-            changes: As of `extend`.
-            data_only: As of `extend`.
-
-        Returns:
-            `app`, `site`, `runs` (of the whole campaign), `node_hours_at_most`, `usd_at_most`, `approval`,
-            `refused`.
-
-        Raises:
-            NotAllowed: A change is not allowed.
-        """
-        with self._turn:
-            row = self._campaign(caller, identity)
-            _, asked = self._extension(row, changes or {}, data_only=data_only)
-            refused = self.gate.refusal(asked, caller)
-            return {
-                "app": asked.app,
-                "site": asked.site,
-                "runs": asked.runs,
-                "node_hours_at_most": asked.node_hours,
-                "usd_at_most": asked.usd,
-                "approval": self.rules.approval_for(asked, caller),
-                "refused": None if refused is None else refused.plain(),
-            }
-
     def _extension(
         self, row: Row, changes: Mapping[str, Any], *, why: str = "", data_only: bool = False
-    ) -> tuple[Request, Request]:
-        """What the gate is asked for a campaign with these changes: as a whole, and for what it is to take on top.
+    ) -> tuple[Campaign, Request, Request]:
+        """A campaign with these changes, and what the gate is asked: as a whole, and for what comes on top.
 
         Raises:
             NotAllowed: A change is not allowed.
@@ -151,7 +115,7 @@ class Extending(Campaigns):
         )
         rest = None if whole.node_hours is None else max(0.0, whole.node_hours - row.settled)
         usd = None if price is None or rest is None else price * rest
-        return whole, whole.model_copy(update={"node_hours": rest, "usd": usd})
+        return campaign, whole, whole.model_copy(update={"node_hours": rest, "usd": usd})
 
 
 def _refuse_nothing_more(folder: Path, campaign: Campaign, changes: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 import { get, post } from "./client.js";
 import { bytes, chip, empty, fill, h, hours, meter, num, percent, unit, when, withError } from "./dom.js";
+import { estimated } from "./estimate.js";
 import { Convergence, Plane, SliceLine, legend } from "./plots.js";
 import { showCampaignRun } from "./sheet.js";
 import { has } from "./store.js";
@@ -78,7 +79,7 @@ export function campaign(store, id, announce) {
   const open = (row) => showCampaignRun(id, row, runs.about);
   const plane = new Plane(open), convergence = new Convergence();
   const parts = Object.fromEntries(["head", "tiles", "choose", "scale", "failures", "slices", "table", "answer", "report"].map((name) => [name, h("div", { class: `part-${name}` })]));
-  const pictures = h("div", { class: "two" }, h("section", { class: "panel" }, h("h2", {}, "Plane"), parts.choose, plane.el, parts.scale), h("section", { class: "panel" }, h("h2", {}, "Convergence"), h("p", { class: "soft small", id: "convergence-note" }, "Each completed run; the line is the best measured so far. Hollow: breaks a limit."), convergence.el));
+  const pictures = h("div", { class: "two" }, h("section", { class: "panel" }, h("h2", {}, "Plane"), parts.choose, plane.el, parts.scale), h("section", { class: "panel" }, h("h2", {}, "Convergence"), h("p", { class: "soft small", id: "convergence-note" }, "Each completed run by its number, as in the table; the line is the best measured up to it. Hollow: breaks a limit."), convergence.el));
   const body = h("div", { hidden: true }, parts.tiles, parts.answer, pictures, parts.slices, parts.failures, h("section", { class: "panel" }, h("h2", {}, "Runs"), parts.table), parts.report);
   const el = h("div", {}, parts.head, body);
   let table = null, standing = null, chosen = {}, busy = false, again = false, ended = false, asking = 0, pace = 3000;
@@ -145,14 +146,27 @@ export function campaign(store, id, announce) {
     }
   }
 
-  const runsField = h("input", { id: "extend-runs", type: "number", min: "1", step: "1", required: true });
-  const hoursField = h("input", { id: "extend-hours", type: "number", min: "0", step: "any" });
+  const price = h("div", { class: "whole", role: "status" });
+  const unpriced = () => { priced = null; fill(price); }; // what was said is of other numbers
+  let priced = null;
+  const runsField = h("input", { id: "extend-runs", type: "number", min: "1", step: "1", required: true, oninput: unpriced });
+  const hoursField = h("input", { id: "extend-hours", type: "number", min: "0", step: "any", oninput: unpriced });
+  const farther = () => ({ max_runs: Number(runsField.value), ...(hoursField.value && { node_hours: Number(hoursField.value) }) });
+  async function look() {
+    if (!extension.reportValidity()) return;
+    const mine = priced = {};
+    const say = (...said) => { if (mine === priced) fill(price, ...said); };
+    try {
+      say(estimated(await post(`campaign/${encodeURIComponent(id)}/extend/estimate`, farther())));
+    } catch (error) {
+      say(h("p", { class: "error" }, error.message));
+    }
+  }
   const extension = h("form", { class: "panel inline", onsubmit: (event) => {
     event.preventDefault();
-    const asked = { max_runs: Number(runsField.value) };
-    if (hoursField.value) asked.node_hours = Number(hoursField.value);
-    act("extend", asked, "It goes on.");
-  } }, h("h2", {}, "Go on with it"), h("label", {}, "Runs in all", runsField), h("label", {}, "Node-hours in all at most (optional)", hoursField), h("button", { type: "submit" }, "Extend"));
+    act("extend", farther(), "It goes on.");
+    unpriced();
+  } }, h("h2", {}, "Go on with it"), h("label", {}, "Runs in all", runsField), h("label", {}, "Node-hours in all at most (optional)", hoursField), h("button", { type: "button", class: "plain", id: "extend-estimate", onclick: look }, "Estimate"), h("button", { type: "submit" }, "Extend"), price);
 
   function begin(about, metric) {
     const first = about.parameters.filter((p) => p.kind !== "text");
@@ -185,7 +199,7 @@ export function campaign(store, id, announce) {
     const points = runs.order.map((r) => ({ x: r.params[chosen.x], y: r.params[chosen.y], value: r.metrics[chosen.value], state: r.state, row: r, best: r.state === "completed" && same(r) })).filter((p) => p.x !== undefined && p.y !== undefined);
     if (by[chosen.x]) plane.set(points, by[chosen.x], by[chosen.y], value);
     fill(parts.scale, typeof plane.low === "number" && legend(plane.low, plane.high, value.name, value.unit), h("p", { class: "soft small" }, "Cross: failed. Ring: running", best ? "; large ring: the best so far." : "."));
-    const done = runs.order.filter((r) => r.state === "completed" && typeof r.metrics[metric.name] === "number").sort((a, b) => a.ended_at - b.ended_at);
+    const done = runs.order.filter((r) => r.state === "completed" && typeof r.metrics[metric.name] === "number").sort((a, b) => a.index - b.index);
     const sign = goal.sign;
     let top = null;
     const keeps = done.map((r) => r.keeps !== false);
@@ -194,7 +208,7 @@ export function campaign(store, id, announce) {
       if (keeps[i] && (top === null || sign * v > sign * top)) top = v;
       return top;
     });
-    convergence.set(done.map((r) => r.metrics[metric.name]), keeps, line, metric);
+    convergence.set(done.map((r) => r.index), done.map((r) => r.metrics[metric.name]), keeps, line, metric);
   }
 
   function tiles(about, metric) {

@@ -176,18 +176,18 @@ export class Plane extends Plot {
   }
 }
 
-// Each run's metric in the order of their ends, and the best so far that keeps the limits.
+// Each run's metric by the run's number, which is that of the table, and the best so far that keeps the limits.
 export class Convergence extends Plot {
   constructor() {
     super(375, "");
     this.data = [[], [], [], []];
   }
 
-  set(values, kept, best, metric) {
+  set(numbers, values, kept, best, metric) {
     this.metric = metric;
-    this.data = [values.map((_, i) => i + 1), values.map((v, i) => (kept[i] ? v : null)), values.map((v, i) => (kept[i] ? null : v)), best];
+    this.data = [numbers, values.map((v, i) => (kept[i] ? v : null)), values.map((v, i) => (kept[i] ? null : v)), best];
     const last = best[best.length - 1];
-    this.box.setAttribute("aria-label", `${metric.name} of ${values.length} completed runs in the order of their ends` +
+    this.box.setAttribute("aria-label", `${metric.name} of ${values.length} completed runs by their number${numbers.length ? `, ${numbers[0]} to ${numbers[numbers.length - 1]}` : ""}` +
       (typeof last === "number" ? `; the best that keeps the limits is ${num(last)}${unit(metric.unit)}` : "") + ". The table of runs has the numbers.");
     const key = metric.name;
     if (key !== this.key || !this.u) {
@@ -207,8 +207,8 @@ export class Convergence extends Plot {
       padding: [10, 12, 0, 0],
       legend: { show: false },
       cursor: { drag: { x: false, y: false, setScale: false }, points: { show: false } },
-      scales: { x: { time: false, range: (u, low, high) => [0.5, Math.max(1.5, (high ?? 1) + 0.5)] } },
-      axes: [axis(this.box, "completed run", { size: 32 }), axis(this.box, `${this.metric.name}${this.metric.unit === "1" ? "" : ` (${this.metric.unit})`}`, { size: 58, values: (u, splits) => splits.map((v) => num(v, 3)) })],
+      scales: { x: { time: false, range: (u, low, high) => [-0.5, Math.max(0.5, (high ?? 0) + 0.5)] } },
+      axes: [axis(this.box, "run", { size: 32, incrs: [1, 2, 5].flatMap((n) => [0, 1, 2, 3, 4, 5].map((p) => n * 10 ** p)).sort((a, b) => a - b) }), axis(this.box, `${this.metric.name}${this.metric.unit === "1" ? "" : ` (${this.metric.unit})`}`, { size: 58, values: (u, splits) => splits.map((v) => num(v, 3)) })],
       series: [{}, dots(accent, accent), dots(soft, "transparent"), { stroke: css(this.box, "--ink"), width: 1.5, paths: uPlot.paths.stepped({ align: 1 }), points: { show: false } }],
     }, this.data, this.box);
   }

@@ -2,6 +2,7 @@
 
 import { get, post } from "./client.js";
 import { bytes, chip, facts, fill, h, num, span, unit, when, withError } from "./dom.js";
+import { kept } from "./files.js";
 
 let open = null;
 
@@ -44,33 +45,6 @@ function log(found) {
   return h("section", {}, h("h3", {}, "Log, the last lines"), lines.length ? h("pre", { tabindex: "0", "aria-label": "The last lines of the log" }, lines.join("\n")) : h("p", { class: "soft" }, "Nothing was logged, or nothing is left of it."));
 }
 
-// Files of a run. What is shown of each is what another run takes as a file: artifact:RUN/PATH.
-// A campaign's run has its files in a folder of the campaign.
-async function files(mine, place, run, execution) {
-  try {
-    const of = execution === undefined ? `run/${encodeURIComponent(run)}` : `campaign/${encodeURIComponent(run)}/run/${encodeURIComponent(execution)}`;
-    const found = await get(`${of}/files`);
-    if (mine.ended) return;
-    fill(place, h("summary", {}, `Files (${num(found.files.length + found.more)})`), h("p", { class: "soft small" }, execution !== undefined && !found.files.length ? "It has written none: its numbers are in the campaign's record." : `Each text names a file for a parameter of another run, once this ${execution === undefined ? "run" : "campaign"} has ended.`),
-      h("ul", { class: "files" }, found.files.map((f) => h("li", {}, h("code", {}, `artifact:${run}/${f.path}`), h("span", { class: "soft small" }, ` ${bytes(f.bytes)} `), copy(`artifact:${run}/${f.path}`)))),
-      found.more > 0 && h("p", { class: "soft small" }, `and ${num(found.more)} more: hpcagent workspace files ${run}${execution === undefined ? "" : ` work/${execution}`}`));
-  } catch (error) {
-    fill(place, h("summary", {}, "Files"), h("p", { class: "error" }, error.message));
-  }
-}
-
-function copy(text) {
-  const button = h("button", { type: "button", class: "link", "aria-label": `Copy ${text}`, onclick: async () => {
-    try {
-      await navigator.clipboard.writeText(text);
-      button.textContent = "Copied";
-    } catch {
-      button.textContent = "Select the text and copy it: the browser does not let the page";
-    }
-  } }, "Copy");
-  return button;
-}
-
 const cost = (c) => c && [["Wall time", span(c.wall_s)], ["Node-hours", num(c.node_hours)], ["CPU time", c.cpu_s == null ? null : span(c.cpu_s)]];
 
 // A run of a campaign.
@@ -100,11 +74,6 @@ export async function showCampaignRun(campaign, row, about) {
   } catch (error) {
     fill(why, h("h3", {}, "Why it was suggested"), h("p", { class: "error" }, error.message));
   }
-}
-
-function kept(mine, run, execution) {
-  const place = h("details", { id: "files", ontoggle: () => { if (place.open) files(mine, place, run, execution); } }, h("summary", {}, "Files"));
-  return place;
 }
 
 // A single run of the workspace.

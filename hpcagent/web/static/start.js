@@ -1,7 +1,8 @@
 // A form made of an app's contract: one run, or a campaign that looks for the best point.
 
 import { get, post } from "./client.js";
-import { atMost, empty, facts, fill, h, num, span, unit } from "./dom.js";
+import { empty, facts, fill, h, num, span, unit } from "./dom.js";
+import { estimated } from "./estimate.js";
 
 const name = (p) => p.replace(/[^\w-]/g, "_");
 
@@ -217,15 +218,12 @@ export function start(store, chosen, announce) {
       if (!good()) return;
       try {
         const found = await post(estimatePath, asked());
-        fill(said, estimated(found));
+        fill(said, h("div", { class: "panel" }, estimated(found)));
         if (found.refused && fields.walltime_s && fields.walltime_s.value() === undefined && found.node_hours_at_most === null) fields.walltime_s.say(`is needed: without it nothing bounds the node-hours (${found.refused.why})`);
       } catch (error) { failed(error); }
     }
     return h("form", { novalidate: true, onsubmit: submit }, parts, said, h("div", { class: "actions bottom" }, h("button", { type: "button", class: "plain", id: "estimate", onclick: look }, "Estimate"), h("button", { type: "submit", id: "submit" }, words)));
   }
-
-  const estimated = (e) => h("section", { class: "panel estimate" }, h("h2", {}, "What it would take"), facts([["Site", e.site], ["Runs", e.runs === undefined ? null : e.runs ?? "no bound"], ["Wall time of a run", span(e.wall_s_per_run ?? e.wall_s)], ["Node-hours expected", num(e.node_hours)], ["Node-hours at most", e.node_hours_at_most === null ? "nothing bounds them" : atMost(e.node_hours_at_most)], ["Cost at most", e.usd_at_most == null ? null : `${atMost(e.usd_at_most)} USD`], ["By", e.from]]),
-    e.known && h("p", {}, "The very same is known already: it would be found, not run again."), e.approval && h("p", { class: "note warn" }, `A person has to say yes: ${e.approval}.`), e.refused && h("p", { class: "note bad" }, `It would be refused (${e.refused.check}): ${e.refused.why}.`), !e.approval && !e.refused && h("p", { class: "note good" }, "Nobody has to approve it."));
 
   begin().catch((error) => fill(form, h("p", { class: "error" }, error.message)));
   return { title: "Start", el, update() {} };

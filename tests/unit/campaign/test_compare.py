@@ -227,7 +227,7 @@ def test_where_no_speed_is_asked_for_a_lost_core_is_not_spoken_of_and_takes_noth
 
 
 def test_why_the_best_single_run_is_not_the_answer(tmp_path):
-    app = ha.app(name="limited", parameters={"x": ha.Float(0.0, 10.0)}, metrics={"gain": "1", "risk": "1"})(
+    app = ha.app(name="limited", parameters={"x": ha.Float(0.0, 10.0)}, metrics={"gain": "K", "risk": "1"})(
         lambda x: ha.Outcome(metrics={})
     )
     made = ha.Campaign(app, ha.maximize("gain", subject_to={"risk": ha.at_most(1.0)}), policy="sobol")
@@ -241,7 +241,7 @@ def test_why_the_best_single_run_is_not_the_answer(tmp_path):
             results.append(Result(manifest=manifest, status="COMPLETED", metrics=metrics))
     found = answer(made, results, run_dir=tmp_path)
     assert found.best.params["x"] < 8.0
-    assert "the best single run, no. 17, had gain = 81; it is not the answer, as P(feasible) there is 0." in str(
+    assert "the best single run, no. 17, had gain = 81 K; it is not the answer, as P(feasible) there is 0." in str(
         found
     )
     few = answer(made, results[:12], run_dir=tmp_path)  # the best run is at the answer's point

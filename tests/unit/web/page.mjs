@@ -162,13 +162,37 @@ const scenarios = {
     await go(page, `#/campaign/${given.campaign}`);
     await until(page, () => /by the models of|best of \d/.test(document.querySelectorAll(".part-tiles .tile")[1]?.textContent ?? "") && !/worked out/.test(document.querySelector(".part-tiles").textContent));
     found.best = await page.$$eval(".part-tiles .tile", (all) => all[1].textContent);
+    found.numbers = await page.$$eval(".plot", (all) => all.map((el) => el.getAttribute("aria-label")).find((label) => label.includes("by their number")));
+    found.rows = await page.$$eval(".part-table .row", (all) => all.map((el) => [Number(el.firstElementChild.textContent), /completed/.test(el.textContent)]));
+    await page.$eval(".two", (el) => el.scrollIntoView());
+    await page.screenshot({ path: `${given.shots}/convergence.png` });
     await page.screenshot({ path: `${given.shots}/best.png` });
     await page.click(`.part-table .row[data-id="${given.inner}"]`);
     await page.waitForSelector("dialog.sheet #files summary");
     await page.click("dialog.sheet #files summary");
     await page.waitForSelector("dialog.sheet #files li");
     found.inner = await page.$$eval("dialog.sheet #files code", (all) => all.map((el) => el.textContent));
+    const button = (label) => `dialog.sheet #files button[aria-label="${label} work/${given.inner}/`;
+    for (const name of ["log.lammps", "cut.png", "raw.bin"]) await page.click(`${button("Show")}${name}"]`);
+    await until(page, () => document.querySelector("dialog.sheet #files pre") && document.querySelector("dialog.sheet #files img")?.naturalWidth && /It is no text/.test(document.querySelector("dialog.sheet #files").textContent));
+    found.log = await words(page, "dialog.sheet #files pre");
+    found.picture = await page.$eval("dialog.sheet #files img", (el) => [el.naturalWidth, el.src.slice(0, 22)]);
+    found.made = await page.$$eval("dialog.sheet #files :is(b, script)", (all) => all.length);
     found.inner_axe = await violations(page);
+    const session = await page.createCDPSession();
+    await session.send("Browser.setDownloadBehavior", { behavior: "allow", downloadPath: given.shots });
+    await page.click(`${button("Download")}raw.bin"]`);
+    for (let i = 0; i < 600 && !fs.existsSync(`${given.shots}/raw.bin`); i++) await new Promise((done) => setTimeout(done, 50));
+    await session.detach();
+    for (const [name, width] of [["laptop", 1366], ["phone", 390]]) {
+      await page.setViewport({ width, height: 800 });
+      await page.$eval("#files", (el) => el.scrollIntoView());
+      await page.screenshot({ path: `${given.shots}/shown-${name}.png` });
+      found[`sheet_wide_${name}`] = await page.$eval(".sheet-body", (el) => el.scrollWidth - el.clientWidth);
+    }
+    await page.setViewport({ width: 1366, height: 768 });
+    await page.click(`${button("Hide")}log.lammps"]`);
+    found.hidden = (await page.$("dialog.sheet #files pre")) === null;
     await page.$eval("#files", (el) => el.scrollIntoView());
     await page.screenshot({ path: `${given.shots}/files_of_campaign.png` });
     await page.keyboard.press("Escape");
@@ -328,6 +352,18 @@ const scenarios = {
     found.stop_gone = (await page.$("#stop")) === null;
     found.done = Number(/(\d+) of/.exec(await words(page, ".part-tiles"))[1]);
     await page.$eval("#extend-runs", (el, n) => { el.value = String(n); }, found.done + MORE);
+    await page.click("#extend-estimate");
+    await page.waitForSelector(".inline .estimate");
+    found.price = await words(page, ".inline .estimate");
+    found.price_axe = await violations(page);
+    for (const [name, width] of [["laptop", 1366], ["phone", 390]]) {
+      await page.setViewport({ width, height: 800 });
+      await page.$eval("#extend-runs", (el) => el.form.scrollIntoView({ block: "center" }));
+      await page.screenshot({ path: `${given.shots}/extend-${name}.png` });
+      found[`wide_${name}`] = await wide(page);
+    }
+    await page.$eval("#extend-runs", (el) => el.dispatchEvent(new Event("input", { bubbles: true })));
+    found.price_gone = (await page.$(".inline .estimate")) === null;
     await page.$eval("#extend-runs", (el) => el.form.requestSubmit());
     await until(page, (n) => document.querySelector(".campaign-head .chip").textContent === "completed" && new RegExp(`${n} of ${n}`).test(document.querySelector(".part-tiles").textContent), found.done + MORE);
     found.axe = await violations(page);

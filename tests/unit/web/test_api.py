@@ -6,6 +6,8 @@ import base64
 from pathlib import Path
 
 import hpcagent as ha
+from hpcagent.web import api
+from hpcagent.web.guard import TOKEN_HEADER
 from hpcagent.workspace.client import Workspace
 
 
@@ -102,8 +104,44 @@ def test_a_campaign_is_estimated_started_followed_explained_and_extended(page, w
     why = page.until(f"answer/{why['handle']}", lambda a: a["state"] != "running")
     assert why["answer"]["why"]
     assert page.post(f"{path}/stop")["state"] == "completed"
+    on_top = page.post(f"{path}/extend/estimate", {"max_runs": 10})
+    assert (on_top["runs"], on_top["runs_in_all"], on_top["node_hours_at_most"]) == (2, 10, None)
+    assert on_top["node_hours"] > 0 and on_top["from"] == "the mean of 8 runs of this campaign"
+    assert page.post(f"{path}/extend/estimate", {"max_runs": 10, "node_hours": 0.5})["node_hours_at_most"] < 0.5
+    page.post(f"{path}/extend/estimate", {"max_runs": 0}, status=422)
     page.post(f"{path}/extend", {"max_runs": 10})
     page.until(path, lambda c: c["state"] == "completed" and c["runs"]["done"] == 10)
+
+
+def test_a_file_comes_in_pieces_as_it_is_and_a_text_without_secrets(workspace: Workspace, page, monkeypatch):
+    monkeypatch.setattr(api, "LARGEST_FILE", 7)
+    monkeypatch.setattr(api, "LARGEST_TEXT", 40)
+    run = workspace.run("synthetic", {"x": 0.3})["id"]
+    workspace.wait(run, 60)
+    folder = next(path for path in workspace.folder.work.iterdir() if path.is_dir())
+    log = b"Step 1\x1b[31m\npassword=hunter22\n"
+    (folder / "in.lammps").write_bytes(log)
+    (folder / "long.txt").write_bytes(39 * b"x" + "Å".encode())
+    (folder / "raw.bin").write_bytes(b"\x89PNG\0")
+    got, offset = b"", 0
+    while offset is not None:
+        piece = page.get(f"run/{run}/file", path="in.lammps", offset=str(offset))
+        data, offset = base64.b64decode(piece["data"]), piece["next"]
+        assert len(data) <= 7
+        got += data
+    assert got == log
+    assert page.get(f"run/{run}/text", path="in.lammps")["text"] == "Step 1\npassword=(hidden)\n"
+    assert page.get(f"run/{run}/text", path="long.txt") == {"text": 39 * "x", "bytes": 41, "more": 1}
+    assert page.get(f"run/{run}/text", path="raw.bin") == {"text": None, "bytes": 5, "more": 0}
+    for offset in ("-1", "x", "1e3", "²"):
+        query = {"path": "in.lammps", "offset": offset}
+        assert page.client.get(f"/api/run/{run}/file", params=query).status_code == 400
+    for what in ("file", "text"):
+        assert page.client.get(f"/api/run/{run}/{what}", params={"path": "../x"}).status_code == 400
+        query = {"path": "in.lammps"}
+        assert (
+            page.client.get(f"/api/run/{run}/{what}", params=query, headers={TOKEN_HEADER: ""}).status_code == 401
+        )
 
 
 def test_an_approval_is_decided_with_a_note_by_who_may(workspace: Workspace, page, served):

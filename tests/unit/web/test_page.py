@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import sys
@@ -23,6 +24,10 @@ from tests.unit.web.test_toolbox import TOOL, registered
 pytestmark = pytest.mark.slow
 
 BAD = "<img src=x onerror=alert(1)><script>alert(2)</script><b>bold</b>"
+
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 
 SCRIPT = """\
 variable T    index 60.0
@@ -200,7 +205,9 @@ def test_a_form_names_what_is_wrong_estimates_and_starts(page, browse):
     assert found["axe"] == found["campaign_axe"] == []
 
 
-def test_a_start_has_own_tools_first_a_run_its_files_and_the_best_point_its_kind(workspace, page, browse):
+def test_a_start_has_own_tools_first_a_run_its_files_and_the_best_point_its_kind(
+    workspace, page, browse, tmp_path
+):
     with (workspace.folder.root / "workspace.toml").open("a") as rules:
         rules.write("[sites.slurm]\nusd_per_node_hour = 1.0\n[sites.threads]\n")
     card = registered(page)
@@ -211,10 +218,21 @@ def test_a_start_has_own_tools_first_a_run_its_files_and_the_best_point_its_kind
     inner = workspace.campaign_runs(identity)["runs"]["id"][0]
     folder = Path(workspace.status(identity)["workdir"]) / "work" / inner
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "log.lammps").write_text("Step 1")
+    raw = bytes(range(256)) * (5 << 10)  # more than one piece
+    (folder / "log.lammps").write_text(f"Step 1 {BAD}")
+    (folder / "cut.png").write_bytes(PNG)
+    (folder / "raw.bin").write_bytes(raw)
     found = browse(page, "details", run=run, campaign=identity, inner=inner)
     assert found["wrong"] == [] and found["axe"] == found["inner_axe"] == []
-    assert found["inner"] == [f"artifact:{identity}/work/{inner}/log.lammps"]
+    names = ("cut.png", "log.lammps", "raw.bin")
+    assert found["inner"] == [f"artifact:{identity}/work/{inner}/{name}" for name in names]
+    assert (found["log"], found["made"], found["hidden"]) == (f"Step 1 {BAD}", 0, True)
+    assert found["picture"] == [1, "data:image/png;base64,"]
+    assert (tmp_path / "raw.bin").read_bytes() == raw
+    assert found["sheet_wide_laptop"] <= 0 and found["sheet_wide_phone"] <= 0
+    done = sorted(number for number, completed in found["rows"] if completed)
+    assert f"completed runs by their number, {done[0]} to {done[-1]};" in found["numbers"]
+    assert [number for number, _ in found["rows"]] == [*range(11, -1, -1)]
     assert (found["ids"], found["label"]) == (1, "SELECT")
     (tools, own), (apps, others) = found["groups"]
     assert (tools, own, apps) == ("Tools of this workspace", ["kinetic_energy"], "Apps")
@@ -258,6 +276,10 @@ def test_a_campaign_is_stopped_and_goes_on(workspace: Workspace, page, browse):
     assert (found["stopped"], found["stop_gone"]) == ("stopped", True)
     assert 0 <= found["moving"] < 100
     assert 0 < found["done"] < 400
+    assert (
+        f"Runs on top30 ({found['done'] + 30} in all)" in found["price"] and "of this campaign" in found["price"]
+    )
+    assert found["price_axe"] == [] and found["price_gone"] and max(found["wide_laptop"], found["wide_phone"]) <= 0
     assert found["overview"]["Node-hours"] != "0"  # those of the campaign
 
 

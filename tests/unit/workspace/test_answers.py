@@ -40,3 +40,5 @@ def test_of_what_was_measured_nothing_is_an_estimate(tmp_path):
     assert said["best"]["estimated"] == [] and said["remarks"] == []
     regret = said["expected_regret"]
     assert regret is not None and regret["unit"] == "ns/day"
+    assert f"better by more than {regret['at_most_95']:.2g} ns/day" in regret["text"]
+    assert regret["text"] in said["best"]["about"]

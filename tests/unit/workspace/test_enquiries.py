@@ -23,6 +23,7 @@ from hpcagent.store.rundir import holder
 from hpcagent.workspace import campaigns, questions
 from hpcagent.workspace.core import Core
 from hpcagent.workspace.folder import Folder
+from hpcagent.workspace.on_top import OwnRuns
 
 PATIENCE_S = 120
 QUICK = {"fixed.run_time_s": 0.0, "until.max_runs": 6}
@@ -315,6 +316,34 @@ def test_what_a_campaign_would_take_and_what_the_gate_would_say(root):
         assert not core.rows
     finally:
         core.close()
+
+
+def test_an_extension_is_priced_by_the_runs_on_top_and_what_runs_of_its_own_took(core, campaign):
+    caller = me(core)
+    state = core._snapshot(core.rows[campaign]).state
+    took = [state.results[m.execution_id].cost for m in state.manifests]
+    each = sum(one.node_hours for one in took) / 6
+    found = core.estimate_extension(caller, campaign, changes={"until.max_runs": 10})
+    assert (found["runs"], found["runs_in_all"], found["node_hours_at_most"]) == (4, 10, None)
+    assert each > 0 and found["node_hours"] == pytest.approx(4 * each)
+    assert found["wall_s_per_run"] == pytest.approx(sum(one.wall_s for one in took) / 6)
+    assert found["from"] == "the mean of 6 runs of this campaign"
+    assert core.estimate_extension(caller, campaign)["runs"] == 0
+    little = {"until.max_runs": 10, "until.node_hours": state.node_hours + 2 * each}
+    found = core.estimate_extension(caller, campaign, changes=little)
+    assert found["node_hours"] == found["node_hours_at_most"] == pytest.approx(2 * each, rel=1e-3)
+    assert found["from"] == "the cap, as the mean of 6 runs of this campaign would be more"
+    found = core.estimate_extension(caller, campaign, changes={"until": {"node_hours": 1.0}})
+    assert found["runs"] is found["node_hours"] is None and found["node_hours_at_most"] < 1.0
+    assert found["from"].startswith("nothing says how many runs are to come")
+
+
+def test_an_extension_without_a_run_of_its_own_is_priced_as_a_campaign_is(core, campaign, monkeypatch):
+    monkeypatch.setattr(OwnRuns, "of", staticmethod(lambda _: None))
+    more = {"until.max_runs": 10}
+    found = core.estimate_extension(me(core), campaign, changes=more)
+    whole = core.estimate_campaign(me(core), {"data": "synthetic"}, changes=QUICK | more)
+    assert found["from"] == whole["from"] and found["node_hours"] == pytest.approx(0.4 * whole["node_hours"])
 
 
 OWN = """
