@@ -70,7 +70,7 @@ class Enquiries(Extending):
         found = self._standing(row)
         handle, error = "", None
         try:
-            handle = self._answer_handle(caller, row, found)
+            handle = self._answer_handle(caller, row)
         except StoreFull as full:  # progress is known without it
             error = {"kind": "StoreFull", "message": full.message}
         newest, still = self.questions.newest("answer", identity)
@@ -80,7 +80,7 @@ class Enquiries(Extending):
                 newest, still = self.questions.question(handle), None
                 later = handle
                 with contextlib.suppress(StoreFull):
-                    later = self._answer_handle(caller, row, found) if row.over else handle
+                    later = self._answer_handle(caller, row) if row.over else handle
                 if later != handle:  # that one was asked for before the last runs had ended
                     still = self.questions.question(later)
         said = {} if newest is None else self.questions.read(newest.handle)
@@ -92,25 +92,37 @@ class Enquiries(Extending):
             "answer_handle": None if still is None else still.handle,
         }
 
-    def _answer_handle(self, caller: Caller, row: Row, found: Mapping[str, Any]) -> str:
+    def _answer_handle(self, caller: Caller, row: Row) -> str:
         """The question for a campaign's answer: one at a time, and while it goes on one in a while."""
-        if not found["runs"]["done"]:
+        of = self._state_of(row)  # before the runs are counted: what comes in between is another question
+        there = self._snapshot(row)
+        if there is None or not there.state.finished:
             return ""
         newest, still = self.questions.newest("answer", row.id)
         if still is not None:
             return still.handle
         if newest is not None and not row.over and self._clock() - newest.at < FRESH_S:
             return newest.handle
-        facts = {"done": found["runs"]["done"]}
-        return self._asked_of(caller, row, "answer", {}, facts)
+        return self._asked_of(caller, row, "answer", {}, {"done": there.state.finished}, of=of)
 
     def _asked_of(
-        self, caller: Caller, row: Row, what: str, args: Mapping[str, Any], facts: Mapping[str, Any] | None = None
+        self,
+        caller: Caller,
+        row: Row,
+        what: str,
+        args: Mapping[str, Any],
+        facts: Mapping[str, Any] | None = None,
+        *,
+        of: list[Any] | None = None,
     ) -> str:
-        state = [self._journal_of(row), row.over]
+        state = self._state_of(row) if of is None else of
         return self.questions.ask(
             what, row.id, by=caller.name, args=args, app=row.reference, state=state, facts=facts
         )
+
+    def _state_of(self, row: Row) -> list[Any]:
+        """What a question about a campaign is of: asked in another state it is another question."""
+        return [self._journal_of(row), row.over]
 
     def _journal_of(self, row: Row) -> list[int]:
         """What changes whenever something is added to a campaign's journal."""

@@ -328,7 +328,8 @@ def test_an_extension_is_priced_by_the_runs_on_top_and_what_runs_of_its_own_took
     assert each > 0 and found["node_hours"] == pytest.approx(4 * each)
     assert found["wall_s_per_run"] == pytest.approx(sum(one.wall_s for one in took) / 6)
     assert found["from"] == "the mean of 6 runs of this campaign"
-    assert core.estimate_extension(caller, campaign)["runs"] == 0
+    with pytest.raises(NotAllowed, match="6 runs have ended already"):
+        core.estimate_extension(caller, campaign)
     little = {"until.max_runs": 10, "until.node_hours": state.node_hours + 2 * each}
     found = core.estimate_extension(caller, campaign, changes=little)
     assert found["node_hours"] == found["node_hours_at_most"] == pytest.approx(2 * each, rel=1e-3)
