@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import os
+import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -174,19 +176,21 @@ class RunCalls(AppsHere):
         Raises:
             BadInput: The run has no such file, or `to` is there already or cannot be written.
         """
-        pieces: list[bytes] = []
+        if to is None:
+            return b"".join(self._pieces(identity, path))
+        with _new_file(Path(to)) as file:
+            for data in self._pieces(identity, path):
+                file.write(data)
+        return Path(to)
+
+    def _pieces(self, identity: str, path: str) -> Iterator[bytes]:
+        """A file of a run, piece by piece."""
         at: int | None = 0
-        with contextlib.ExitStack() as stack:
-            file = None if to is None else stack.enter_context(_new_file(Path(to)))
-            while at is not None:
-                piece = self.piece(identity, path, offset=at)
-                data = base64.b64decode(piece["data"])
-                if file is None:
-                    pieces.append(data)
-                else:
-                    file.write(data)
-                at = piece["next"] if data else None
-        return b"".join(pieces) if to is None else Path(to)
+        while at is not None:
+            piece = self.piece(identity, path, offset=at)
+            data = base64.b64decode(piece["data"])
+            yield data
+            at = piece["next"] if data else None
 
     def piece(self, identity: str, path: str, *, offset: int = 0, length: int = 1 << 20) -> Answer:
         """A piece of a run's file.
@@ -340,10 +344,32 @@ class RunCalls(AppsHere):
         return self._one("catalyst_state", identity=identity)
 
 
-def _new_file(path: Path) -> BinaryIO:
+@contextlib.contextmanager
+def _new_file(path: Path) -> Iterator[BinaryIO]:
+    """A file that is there under its name once all of it is written; whatever ends that before leaves nothing.
+
+    Raises:
+        BadInput: It is there already, or cannot be written.
+    """
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        return path.open("xb")
-    except FileExistsError:
-        raise BadInput(f"{path} is there already: name another file, or remove it.", value=str(path)) from None
+        _refuse_there(path)
+        with part.open("xb") as file:
+            yield file
+        try:
+            os.link(part, path)  # unlike a rename it replaces nothing that has come meanwhile
+        except FileExistsError:
+            _refuse_there(path)
+            raise
+        except OSError:  # this file system has no second names
+            _refuse_there(path)
+            part.replace(path)
     except OSError as error:
         raise BadInput(f"{path} cannot be written: {error.strerror}.", value=str(path)) from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _refuse_there(path: Path) -> None:
+    if os.path.lexists(path):
+        raise BadInput(f"{path} is there already: name another file, or remove it.", value=str(path))
