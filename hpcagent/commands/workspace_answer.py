@@ -6,15 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hpcagent.commands.workspace_runs import failed_run
-from hpcagent.commands.workspace_shown import Said, shown
+from hpcagent.commands.workspace_shown import IN_A_CELL, Said, shown
 
 if TYPE_CHECKING:
     from hpcagent.workspace.client import Workspace
 
 __all__ = ["answered", "ended_with_answer"]
 
-# So many metrics are shown where it is not known which the objective asks for.
-_FEW = 4
 # Of a campaign that has ended, these lines; the answer has the rest.
 _OF_STATUS = ("id", "app", "site", "state", "workdir", "failure")
 
@@ -32,7 +30,7 @@ def answered(there: Workspace, identity: str, command: Callable[..., str]) -> Sa
 
     def words() -> str:
         failed = failed_run(there, identity) if found["best"] is None else []
-        return "\n".join([_words(found, _about(there, identity)), *failed, rest])
+        return "\n".join([_words(found, _about(there, identity), identity, command), *failed, rest])
 
     return Said(found, words)
 
@@ -64,7 +62,7 @@ def _about(there: Workspace, identity: str) -> Mapping[str, Any]:
     return there.campaign_runs(identity, most=1)["about"] or {}
 
 
-def _words(found: Mapping[str, Any], about: Mapping[str, Any]) -> str:
+def _words(found: Mapping[str, Any], about: Mapping[str, Any], identity: str, command: Callable[..., str]) -> str:
     from hpcagent.model.failures import state_counts
 
     counts = found["runs"]
@@ -74,7 +72,9 @@ def _words(found: Mapping[str, Any], about: Mapping[str, Any]) -> str:
     ]
     lines += [f"note: {remark}" for remark in found["remarks"]]
     lines += [f"stopped: {found['reason']}"] if found["reason"] else []
-    best = found["best"]
+    best, sweep = found["best"], bool(about) and not about["goals"]
+    if sweep:
+        return "\n".join([*lines, f"a sweep has no best point; its points: {command('runs', identity)}"])
     if best is None:
         yet = "no answer: no run completed" if found["reason"] else "no answer yet: no run has completed"
         return "\n".join([*lines, f"{yet} with the objective's metrics"])
@@ -86,7 +86,9 @@ def _best_lines(best: Mapping[str, Any], about: Mapping[str, Any]) -> list[str]:
 
     # A metric may have the name of a parameter: `units` then has the metric's.
     places = best["units"] | (about.get("fixed_units") or {})
-    label = "best" if best["feasible"] else "most probable"
+    label, goals = "best" if best["feasible"] else "most probable", about.get("goals") or ()
+    if len(goals) > 1:
+        label += f" {goals[0]['metric']}"
     lines = [f"{label}: {point_text(best['params'], places)}"]
     limits = {one["metric"]: f"; limit: {one['text']}" for one in about.get("limits") or ()}
     lines += [f"  {name} = {_value(best, name)}{limits.get(name, '')}" for name in _asked_for(best, about)]
@@ -103,7 +105,7 @@ def _asked_for(best: Mapping[str, Any], about: Mapping[str, Any]) -> Sequence[st
     """Metrics of the objective: goals, limits."""
     asked = [one["metric"] for key in ("goals", "limits") for one in about.get(key) or ()]
     known = [name for name in dict.fromkeys(asked) if name in best["metrics"]]
-    return known or list(best["metrics"])[:_FEW]
+    return known or list(best["metrics"])[:IN_A_CELL]
 
 
 def _value(best: Mapping[str, Any], name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hpcagent.commands.workspace_shown import Said, shown, table
+from hpcagent.commands.workspace_shown import IN_A_CELL, Said, shown, table
 from hpcagent.errors import BadInput
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _words(
     units = {p["name"]: p["unit"] for p in about.get("parameters") or ()}
     measured = {m["name"]: m["unit"] for m in about.get("metrics") or ()}
     asked = [one["metric"] for key in ("goals", "limits") for one in about.get(key) or ()]
-    names, metrics = list(units), list(dict.fromkeys(asked))
+    names, metrics = list(units), list(dict.fromkeys(asked)) or list(measured)[:IN_A_CELL]
     head = ["run", "state", *(_head(n, units) for n in names), *(_head(m, measured) for m in metrics)]
     lines = [
         [

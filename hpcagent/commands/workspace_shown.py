@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Said", "shown", "table"]
+__all__ = ["IN_A_CELL", "Said", "shown", "table"]
 
-# So many parameters or metrics of a run are shown in a list.
 IN_A_CELL = 4
+"""So many parameters or metrics of a run are shown in a list, where nobody says which."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from hpcagent.apps.base import App
 from hpcagent.apps.invocation import Invocation
@@ -178,9 +178,9 @@ class RunCalls(AppsHere):
         """
         if to is None:
             return b"".join(self._pieces(identity, path))
-        with _new_file(Path(to)) as file:
+        with _new_file(Path(to)) as write:
             for data in self._pieces(identity, path):
-                file.write(data)
+                write(data)
         return Path(to)
 
     def _pieces(self, identity: str, path: str) -> Iterator[bytes]:
@@ -345,31 +345,55 @@ class RunCalls(AppsHere):
 
 
 @contextlib.contextmanager
-def _new_file(path: Path) -> Iterator[BinaryIO]:
-    """A file that is there under its name once all of it is written; whatever ends that before leaves nothing.
+def _new_file(path: Path) -> Iterator[Callable[[bytes], None]]:
+    """Writes a file that is there under its name once all of it is; whatever ends that before leaves nothing.
 
     Raises:
         BadInput: It is there already, or cannot be written.
     """
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    part = path.with_name(f".fetched.{secrets.token_hex(8)}.part")
     try:
-        _refuse_there(path)
-        with part.open("xb") as file:
-            yield file
-        try:
-            os.link(part, path)  # unlike a rename it replaces nothing that has come meanwhile
-        except FileExistsError:
-            _refuse_there(path)
-            raise
-        except OSError:  # this file system has no second names
-            _refuse_there(path)
-            part.replace(path)
+        with _refusing(path):
+            if os.path.lexists(path):
+                raise FileExistsError
+            file = part.open("xb", buffering=0)
+        with file:
+
+            def write(data: bytes) -> None:
+                with _refusing(path):
+                    left = memoryview(data)
+                    while left:
+                        left = left[file.write(left) :]
+
+            yield write
+        with _refusing(path):
+            _named(part, path)
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+
+
+def _named(part: Path, path: Path) -> None:
+    """Give a file its name; unlike a rename it replaces nothing that has come meanwhile.
+
+    Raises:
+        OSError: There is one, or it cannot be written.
+    """
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        raise
+    except OSError:  # this file system has no second names
+        if os.path.lexists(path):
+            raise FileExistsError from None
+        part.replace(path)
+
+
+@contextlib.contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileExistsError:
+        raise BadInput(f"{path} is there already: name another file, or remove it.", value=str(path)) from None
     except OSError as error:
         raise BadInput(f"{path} cannot be written: {error.strerror}.", value=str(path)) from None
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _refuse_there(path: Path) -> None:
-    if os.path.lexists(path):
-        raise BadInput(f"{path} is there already: name another file, or remove it.", value=str(path))

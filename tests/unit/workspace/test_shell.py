@@ -189,6 +189,25 @@ def test_ctrl_c_while_waiting_says_that_it_goes_on(shell, tmp_path):
     assert shell("stop", campaign)[0] == 0
 
 
+def test_ctrl_c_before_the_answer_leaves_open_whether_it_has_begun(shell, monkeypatch):
+    def interrupted(*args, **more):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Workspace, "start", interrupted)
+    code, said = shell("start", "synthetic", "--as", "ada")
+    assert code == 130 and "it may have begun all the same" in said
+    assert said.splitlines()[-1] == "look: hpcagent workspace --as ada list"
+
+
+def test_a_sweep_has_points_and_no_answer(shell, tmp_path):
+    (tmp_path / "s.toml").write_text('app = "synthetic"\n[sweep]\nvalues.x = [0.1, 0.3]\nreplicates = 1\n')
+    code, said = shell("start", "s.toml", "--wait")
+    campaign = ids(shell, "campaign")[0]
+    assert code == 0 and f"a sweep has no best point; its points: hpcagent workspace runs {campaign}" in said
+    head, first = shell("runs", campaign)[1].splitlines()[:2]
+    assert head.split() == ["run", "state", "x", "value", "error", "folder"] and "0.1" in first.split()
+
+
 def test_a_file_that_is_not_fetched_whole_leaves_nothing(shell, tmp_path, monkeypatch):
     shell("run", "synthetic", "x=0.3", "--wait")
     run = ids(shell, "run")[0]
@@ -196,7 +215,7 @@ def test_a_file_that_is_not_fetched_whole_leaves_nothing(shell, tmp_path, monkey
     assert shell("fetch", run, "nothere.txt")[0] == 2 and sorted(tmp_path.iterdir()) == before
 
     def interrupted(*args, **more):
-        assert len(list(tmp_path.glob(".result.json.*.part"))) == 1
+        assert len(list(tmp_path.glob(".fetched.*.part"))) == 1
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -208,6 +227,8 @@ def test_a_file_that_is_not_fetched_whole_leaves_nothing(shell, tmp_path, monkey
     (tmp_path / "result.json").write_text("mine")
     code, said = shell("fetch", run, "result.json")
     assert code == 2 and "is there already" in said and (tmp_path / "result.json").read_text() == "mine"
+    code, said = shell("fetch", run, "result.json", "no/such/folder")
+    assert code == 2 and "no/such/folder cannot be written: No such file or directory." in said
     assert sorted(tmp_path.iterdir()) == sorted([*before, tmp_path / "result.json"])
 
 
