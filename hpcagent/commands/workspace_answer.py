@@ -86,7 +86,8 @@ def _best_lines(best: Mapping[str, Any], about: Mapping[str, Any]) -> list[str]:
 
     # A metric may have the name of a parameter: `units` then has the metric's.
     places = best["units"] | (about.get("fixed_units") or {})
-    label, goals = "best" if best["feasible"] else "most probable", about.get("goals") or ()
+    goals: Sequence[Mapping[str, Any]] = about.get("goals") or []
+    label = "best" if best["feasible"] else "most probable"
     if len(goals) > 1:
         label += f" {goals[0]['metric']}"
     lines = [f"{label}: {point_text(best['params'], places)}"]
