@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["shown", "variables_of"]
 
 HOW = "write NAME=LOW:HIGH, NAME=LOW:HIGH:log or NAME=LOW:HIGH:int for a range, NAME=A,B,C for a few values"
+UNITS = "K, ps, fs, angstrom, nm, eV, bar, GPa, steps"
+FORMS = "angstrom/ps, kcal/mol, eV/angstrom^3"
 # The words of a command that LAMMPS takes as whole numbers only.
 _COUNTS = {"run": 1, "thermo": 1}
 
@@ -79,6 +81,7 @@ def _one(word: str, units: dict[str, str], known: Space | None, counts: set[str]
         return name, Choice(*of, unit=unit or "1")
     _need_unit(name, unit)
     low, high, log = of["low"], of["high"], bool(of.get("log"))
+    _need_order(word, name, low, high)
     if whole or name in counts or (declared is not None and declared.kind == "int"):
         if not all(isinstance(one, int) for one in (low, high)):
             raise BadInput(f"{word!r}: the bounds of a whole number are whole numbers.", value=word)
@@ -89,9 +92,19 @@ def _one(word: str, units: dict[str, str], known: Space | None, counts: set[str]
 def _need_unit(name: str, unit: str) -> None:
     if not unit:
         raise BadInput(
-            f"{name}: its unit is missing. Write --unit {name}=K (the number goes to the script as it stands, so "
-            f"in the unit that the script takes), or --unit {name}=1 for a pure number.",
+            f"{name}: its unit is missing. Write --unit {name}=UNIT, the unit in which the script takes it, as "
+            f"the number goes to it as it stands. UNIT is a unit ({UNITS}), units with *, / and ^ ({FORMS}), or 1 "
+            "for a pure number.",
             value=name,
+        )
+
+
+def _need_order(word: str, name: str, low: float, high: float) -> None:
+    if low > high:
+        raise BadInput(
+            f"{word!r}: low > high for {name}: {low:g} > {high:g}; write the smaller first: "
+            f"{name}={high:g}:{low:g}.",
+            value=word,
         )
 
 

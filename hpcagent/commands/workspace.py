@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hpcagent.commands.common import JsonOption, SiteOption, say
+from hpcagent.commands.workspace_shown import Said, shown
 
 if TYPE_CHECKING:
     from hpcagent.workspace.client import Workspace
@@ -21,12 +22,15 @@ WHAT = {
     "init": "make a workspace",
     "about": "the workspace and its service",
     "run": "APP NAME=VALUE...: start a run",
-    "estimate": "APP NAME=VALUE...: what it would take; nothing is run",
+    "repeat": "RUN CHANGE...: an earlier run with something changed ('timestep = 0.002 ps', 'T +50 K', 'dt /2')",
+    "estimate": "APP NAME=VALUE..., CAMPAIGN, CAMPAIGN_ID --set KEY=VALUE, or RUN CHANGE...: what it would take; "
+    "nothing is run",
     "start": "CAMPAIGN: start a campaign",
     "list": "runs, the newest first",
-    "status": "RUN: state, metrics, failure, the log's last lines",
+    "status": "RUN, or CAMPAIGN_ID NUMBER: state, metrics, failure, the log's last lines",
     "wait": "RUN: until it has ended",
     "answer": "CAMPAIGN_ID: its answer so far",
+    "runs": "CAMPAIGN_ID: its runs by number, with parameters and the objective's metrics",
     "cancel": "RUN: keep it from being done, or end it",
     "stop": "CAMPAIGN_ID: stop a campaign",
     "extend": "CAMPAIGN_ID: go on with one that has ended, with --set",
@@ -35,8 +39,8 @@ WHAT = {
     "added-apps": "apps that were added, in whatever state",
     "describe": "APP: its parameters and metrics",
     "remove-app": "APP: remove one that was added",
-    "files": "RUN or CAMPAIGN [FOLDER]: its files, or those in a folder of it (work/EXECUTION_ID)",
-    "fetch": "RUN PATH [TO]: a file of a run",
+    "files": "RUN, CAMPAIGN_ID or CAMPAIGN_ID NUMBER, [FOLDER]: files, or those in a folder (work/EXECUTION_ID)",
+    "fetch": "RUN PATH [TO], or CAMPAIGN_ID NUMBER PATH [TO]: a file of a run",
     "approvals": "what waits for a person, and what was decided",
     "approve": "APPROVAL: grant it",
     "deny": "APPROVAL: deny it",
@@ -44,9 +48,6 @@ WHAT = {
     "expire": "remove folders of runs that are older than retention_days",
     "end": "end the service; runs go on, unless --runs",
 }
-
-# So many parameters or metrics of a run are shown in a list.
-IN_A_CELL = 4
 
 WorkspaceOption = Annotated[
     Path | None,
@@ -68,11 +69,11 @@ def workspace(
     where: WorkspaceOption = None,
     site: SiteOption = None,
     as_: Annotated[str, typer.Option("--as", metavar="NAME", help="Speak for somebody of workspace.toml.")] = "",
-    wait: Annotated[bool, typer.Option("--wait", help="run, start: until it has ended.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="run, repeat, start, extend: until it has ended.")] = False,
     why: Annotated[
         str,
         typer.Option(
-            "--why", metavar="TEXT", help="run, start, extend, add-app, approve, deny: what is said of it."
+            "--why", metavar="TEXT", help="run, repeat, start, extend, add-app, approve, deny: what is said of it."
         ),
     ] = "",
     state: Annotated[str, typer.Option("--state", metavar="STATE", help="list: only those in this state.")] = "",
@@ -98,13 +99,18 @@ def workspace(
     ] = "",
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="start, extend: in place of its own."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="start, extend, estimate of a campaign: in place of its own."
+        ),
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="run: once more, where the same has ended.")] = False,
+    first: Annotated[int | None, typer.Option("--first", min=1, help="runs: only the first N.")] = None,
+    last: Annotated[int | None, typer.Option("--last", min=1, help="runs: only the last N.")] = None,
     runs: Annotated[bool, typer.Option("--runs", help="end: what runs, too, and close the sites.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run apps and campaigns in a workspace, behind its gate; see what they took, approve, deny."""
+    from hpcagent.commands.workspace_wait import commands_of
     from hpcagent.errors import BadInput, nearest
     from hpcagent.workspace.client import Workspace
     from hpcagent.workspace.folder import Folder, find_folder
@@ -128,9 +134,24 @@ def workspace(
         )
     else:
         _refuse_for_added(what, units, seed_variables, name, sandbox)
-        found = _done(there, what, given, site or "", why, state, changes or [], wait, walltime, again)
-    say(json.dumps(found) if as_json else _shown(what, found))
-    if isinstance(found, dict) and wait and found.get("state") not in (None, "completed"):
+        if what != "runs" and (first is not None or last is not None):
+            raise BadInput(f"--first and --last are for `runs`, not for `{what}`.")
+        asked = _Asked(
+            command=commands_of(where, as_),
+            site=site or "",
+            why=why,
+            state=state,
+            changes=_changes(changes or []),
+            wait=wait,
+            walltime_s=walltime,
+            again=again,
+            first=first,
+            last=last,
+        )
+        found = _done(there, what, given, asked)
+    data = found.data if isinstance(found, Said) else found
+    say(json.dumps(data) if as_json else shown(what, found))
+    if isinstance(data, dict) and wait and data.get("state") not in (None, "completed"):
         raise typer.Exit(1)
 
 
@@ -154,81 +175,147 @@ def _refuse_for_added(what: str, *options: Any) -> None:
         raise BadInput(f"--unit, --seed-variable, --name and --sandbox are for `add-app`, not for `{what}`.")
 
 
-def _done(
-    there: Workspace,
-    what: str,
-    given: list[str],
-    site: str,
-    why: str,
-    state: str,
-    changes: list[str],
-    wait: bool,
-    walltime_s: float | None,
-    again: bool,
-) -> Any:
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Options of the command line; `command` makes another command of this workspace from its words."""
+
+    command: Callable[..., str]
+    site: str
+    why: str
+    state: str
+    changes: dict[str, Any]
+    wait: bool
+    walltime_s: float | None
+    again: bool
+    first: int | None
+    last: int | None
+
+
+def _done(there: Workspace, what: str, given: list[str], asked: _Asked) -> Any:
     """What the service answers."""
     from hpcagent.errors import BadInput
 
     if what in ("about", "costs", "expire", "apps", "added-apps"):
         return getattr(there, what.replace("-", "_"))()
     if what == "list":
-        return there.list(state=state)
+        return there.list(state=asked.state)
     if what == "approvals":
         return there.approvals()
     if not given:
         raise BadInput(f"`hpcagent workspace {what}` needs more words: {WHAT[what]}.")
     first, rest = given[0], given[1:]
-    if what in ("run", "estimate"):
-        app = str(Path(first).absolute()) if Path(first).is_file() else first
-        params = _params(there, app, rest)
-        if what == "estimate":
-            return there.estimate(app, params, site=site, walltime_s=walltime_s)
-        begun = there.run(app, params, site=site, walltime_s=walltime_s, why=why, again=again)
-        begun["note"] = begun["note"].replace("again=true", "`--again`")
-        return _waited(there, begun) if wait else begun
-    if what == "start":
-        begun = there.start(first, changes=_changes(changes), site=site, why=why)
-        return _waited(there, begun) | {"answer": there.answer(begun["id"])} if wait else begun
-    if what == "extend":
-        begun = there.extend(first, _changes(changes), why=why)
-        return _waited(there, begun) | {"answer": there.answer(begun["id"])} if wait else begun
-    if what == "fetch":
-        if not rest:
-            raise BadInput("`hpcagent workspace fetch RUN PATH [TO]`: the path is missing.")
-        to = Path(rest[1] if len(rest) > 1 else Path(rest[0]).name)
-        there.fetch(first, rest[0], to)
-        return {"path": str(to)}
-    if what == "files":
-        return there.artifacts(first, below=rest[0] if rest else "")
-    if what == "describe":
-        return there.describe(first)
-    calls = {"approve": "grant", "deny": "deny"}
-    if what in calls:
-        return getattr(there, calls[what])(first, why)
+    if what in _CALLS:
+        return _CALLS[what](there, first, rest, asked)
+    if what in ("approve", "deny"):
+        return {"approve": there.grant, "deny": there.deny}[what](first, asked.why)
     return getattr(there, "remove_app" if what == "remove-app" else what)(first)
 
 
-def _waited(there: Workspace, begun: dict[str, Any]) -> Any:
-    """Its status once it has ended; its id is shown at once, for whoever does not wait so long."""
-    say(f"{begun['id']} ({begun['state']})", file=sys.stderr)
-    if begun.get("note"):
-        say(begun["note"], file=sys.stderr)
-    return there.wait(begun["id"])
+def _run(there: Workspace, first: str, rest: list[str], asked: _Asked) -> Any:
+    from hpcagent.commands.workspace_apps import params_of
+    from hpcagent.commands.workspace_wait import asking, waited
+
+    app = str(Path(first).absolute()) if Path(first).is_file() else first
+    params = params_of(there, app, rest)
+    with asking(asked.command):
+        begun = there.run(
+            app, params, site=asked.site, walltime_s=asked.walltime_s, why=asked.why, again=asked.again
+        )
+    begun["note"] = begun["note"].replace("again=true", "`--again`")
+    return waited(there, begun, asked.command) if asked.wait else begun
 
 
-def _params(there: Workspace, app: str, words: list[str]) -> dict[str, Any]:
-    """Parameters as a person writes them, read by the app's contract."""
-    from hpcagent.campaign.enqueued import point_in
-    from hpcagent.catalog import find_app
-    from hpcagent.model.contract import Contract
+def _repeat(there: Workspace, first: str, rest: list[str], asked: _Asked) -> Any:
+    from hpcagent.commands.workspace_repeat import repeated, repeated_words
+    from hpcagent.commands.workspace_wait import asking, waited
 
-    artifacts = dict(word.split("=", 1) for word in words if "=artifact:" in word)
-    plain = [word for word in words if "=artifact:" not in word]
-    if there.is_tool(app):
-        space = Contract.model_validate(there.describe(app)).space
-    else:
-        space = find_app(app.partition("@")[0]).contract.space
-    return {**point_in(space, plain), **artifacts}
+    with asking(asked.command):
+        begun = repeated(there, first, rest, why=asked.why)
+    return waited(there, begun, asked.command) if asked.wait else repeated_words(begun)
+
+
+def _campaign(there: Workspace, begin: Callable[[], dict[str, Any]], asked: _Asked) -> Any:
+    """What was begun; with `--wait` how it has ended, and its answer."""
+    from hpcagent.commands.workspace_answer import ended_with_answer
+    from hpcagent.commands.workspace_wait import asking, waited
+
+    with asking(asked.command):
+        begun = begin()
+    if not asked.wait:
+        return begun
+    return ended_with_answer(there, waited(there, begun, asked.command), asked.command)
+
+
+def _start(there: Workspace, first: str, rest: list[str], asked: _Asked) -> Any:
+    return _campaign(
+        there, lambda: there.start(first, changes=asked.changes, site=asked.site, why=asked.why), asked
+    )
+
+
+def _extend(there: Workspace, first: str, rest: list[str], asked: _Asked) -> Any:
+    return _campaign(there, lambda: there.extend(first, asked.changes, why=asked.why), asked)
+
+
+def _estimate(there: Workspace, first: str, rest: list[str], asked: _Asked) -> Any:
+    from hpcagent.commands.workspace_estimate import estimated
+
+    return estimated(there, [first, *rest], asked.changes, site=asked.site, walltime_s=asked.walltime_s)
+
+
+def _wait(there: Workspace, first: str, rest: list[str], asked: _Asked) -> Any:
+    from hpcagent.commands.workspace_wait import until_ended
+
+    return until_ended(there, first, asked.command)
+
+
+def _answer(there: Workspace, first: str, rest: list[str], asked: _Asked) -> Any:
+    from hpcagent.commands.workspace_answer import answered
+
+    return answered(there, first, asked.command)
+
+
+def _runs(there: Workspace, first: str, rest: list[str], asked: _Asked) -> Any:
+    from hpcagent.commands.workspace_runs import runs_of
+
+    return runs_of(there, first, first=asked.first, last=asked.last)
+
+
+def _status(there: Workspace, first: str, rest: list[str], asked: _Asked) -> Any:
+    from hpcagent.commands.workspace_runs import is_numbered, one_run
+
+    if rest and is_numbered(first, rest[0]):
+        return one_run(there, first, rest[0])
+    return there.status(first)
+
+
+def _files(there: Workspace, first: str, rest: list[str], asked: _Asked) -> Any:
+    from hpcagent.commands.workspace_runs import folder_of, is_numbered
+
+    if rest and is_numbered(first, rest[0]):
+        rest = ["/".join([folder_of(there, first, rest[0]), *rest[1:2]])]
+    return there.artifacts(first, below=rest[0] if rest else "")
+
+
+def _fetch(there: Workspace, first: str, rest: list[str], asked: _Asked) -> Any:
+    from hpcagent.commands.workspace_files import fetched
+
+    return fetched(there, first, rest)
+
+
+_CALLS: Mapping[str, Callable[[Workspace, str, list[str], _Asked], Any]] = {
+    "run": _run,
+    "repeat": _repeat,
+    "start": _start,
+    "extend": _extend,
+    "estimate": _estimate,
+    "wait": _wait,
+    "answer": _answer,
+    "runs": _runs,
+    "status": _status,
+    "files": _files,
+    "fetch": _fetch,
+    "describe": lambda there, first, rest, asked: there.describe(first),
+}
 
 
 def _changes(words: list[str]) -> dict[str, Any]:
@@ -246,52 +333,6 @@ def _changes(words: list[str]) -> dict[str, Any]:
         except tomllib.TOMLDecodeError:
             found[key] = text
     return found
-
-
-def _shown(what: str, found: Any) -> str:
-    """For a person: tables of what is a list, lines of what is one thing."""
-    if what in ("add-app", "added-apps", "describe", "remove-app"):
-        from hpcagent.commands.added import shown
-
-        return shown(what, found)
-    if what == "costs":
-        people = [
-            {"who": name, **about} for name, about in [("all", found["workspace"]), *found["people"].items()]
-        ]
-        accuracy = [{"app": name, **about} for name, about in found["accuracy"].items()]
-        return "\n\n".join(_shown("", table) for table in (people, accuracy) if table)
-    rows = found.get("runs") if what == "list" else found if isinstance(found, list) else None
-    if rows is not None:
-        if not rows:
-            return "none"
-        names = [n for n in rows[0] if n not in ("request", "digest", "ended_at")]
-        table = [names, *([_cell(name, row.get(name)) for name in names] for row in rows)]
-        widths = [max(len(line[i]) for line in table) for i in range(len(names))]
-        return "\n".join(
-            "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in table
-        )
-    lines = []
-    for name, value in found.items():
-        if name == "log_tail":
-            lines += ["log:", *(f"  {line}" for line in value)]
-        elif name == "metrics":
-            units, errors = found.get("units", {}), found.get("uncertainty", {})
-            for metric, number in value.items():
-                error = f" ± {errors[metric]:.2g}" if metric in errors else ""
-                lines.append(f"{metric}: {number:.6g}{error} {units.get(metric, '')}".rstrip())
-        elif name not in ("units", "uncertainty") and value not in (None, "", [], {}):
-            lines.append(f"{name}: {json.dumps(value) if isinstance(value, (dict, list)) else _cell(name, value)}")
-    return "\n".join(lines)
-
-
-def _cell(name: str, value: Any) -> str:
-    """A value in a table."""
-    if name.endswith("_at") and value:
-        return time.strftime("%m-%d %H:%M", time.localtime(value))
-    if isinstance(value, dict):
-        told = [f"{key}={_cell('', one)}" for key, one in value.items() if one not in ("", None)]
-        return " ".join([*told[:IN_A_CELL], *(["..."] if len(told) > IN_A_CELL else [])])
-    return f"{value:.5g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
 def serve(where: WorkspaceOption = None) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import os
+import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from hpcagent.apps.base import App
 from hpcagent.apps.invocation import Invocation
@@ -174,19 +176,21 @@ class RunCalls(AppsHere):
         Raises:
             BadInput: The run has no such file, or `to` is there already or cannot be written.
         """
-        pieces: list[bytes] = []
+        if to is None:
+            return b"".join(self._pieces(identity, path))
+        with _new_file(Path(to)) as write:
+            for data in self._pieces(identity, path):
+                write(data)
+        return Path(to)
+
+    def _pieces(self, identity: str, path: str) -> Iterator[bytes]:
+        """A file of a run, piece by piece."""
         at: int | None = 0
-        with contextlib.ExitStack() as stack:
-            file = None if to is None else stack.enter_context(_new_file(Path(to)))
-            while at is not None:
-                piece = self.piece(identity, path, offset=at)
-                data = base64.b64decode(piece["data"])
-                if file is None:
-                    pieces.append(data)
-                else:
-                    file.write(data)
-                at = piece["next"] if data else None
-        return b"".join(pieces) if to is None else Path(to)
+        while at is not None:
+            piece = self.piece(identity, path, offset=at)
+            data = base64.b64decode(piece["data"])
+            yield data
+            at = piece["next"] if data else None
 
     def piece(self, identity: str, path: str, *, offset: int = 0, length: int = 1 << 20) -> Answer:
         """A piece of a run's file.
@@ -340,9 +344,55 @@ class RunCalls(AppsHere):
         return self._one("catalyst_state", identity=identity)
 
 
-def _new_file(path: Path) -> BinaryIO:
+@contextlib.contextmanager
+def _new_file(path: Path) -> Iterator[Callable[[bytes], None]]:
+    """Writes a file that is there under its name once all of it is; whatever ends that before leaves nothing.
+
+    Raises:
+        BadInput: It is there already, or cannot be written.
+    """
+    part = path.with_name(f".fetched.{secrets.token_hex(8)}.part")
     try:
-        return path.open("xb")
+        with _refusing(path):
+            if os.path.lexists(path):
+                raise FileExistsError
+            file = part.open("xb", buffering=0)
+        with file:
+
+            def write(data: bytes) -> None:
+                with _refusing(path):
+                    left = memoryview(data)
+                    while left:
+                        left = left[file.write(left) :]
+
+            yield write
+        with _refusing(path):
+            _named(part, path)
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+
+
+def _named(part: Path, path: Path) -> None:
+    """Give a file its name; unlike a rename it replaces nothing that has come meanwhile.
+
+    Raises:
+        OSError: There is one, or it cannot be written.
+    """
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        raise
+    except OSError:  # this file system has no second names
+        if os.path.lexists(path):
+            raise FileExistsError from None
+        part.replace(path)
+
+
+@contextlib.contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    try:
+        yield
     except FileExistsError:
         raise BadInput(f"{path} is there already: name another file, or remove it.", value=str(path)) from None
     except OSError as error:

