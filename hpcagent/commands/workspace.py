@@ -212,9 +212,12 @@ def _done(there: Workspace, what: str, given: list[str], asked: _Asked) -> Any:
 
 
 def _run(there: Workspace, first: str, rest: list[str], asked: _Asked) -> Any:
-    from hpcagent.commands.workspace_apps import params_of
+    from hpcagent.commands.workspace_apps import is_campaign_file, params_of
     from hpcagent.commands.workspace_wait import asking, waited
+    from hpcagent.errors import BadInput
 
+    if is_campaign_file(first):
+        raise BadInput(f"{first} is a campaign, not an app: {asked.command('start', first)}", value=first)
     app = str(Path(first).absolute()) if Path(first).is_file() else first
     params = params_of(there, app, rest)
     with asking(asked.command):
@@ -247,6 +250,9 @@ def _campaign(there: Workspace, begin: Callable[[], dict[str, Any]], asked: _Ask
 
 
 def _start(there: Workspace, first: str, rest: list[str], asked: _Asked) -> Any:
+    from hpcagent.commands.workspace_apps import refuse_unknown_of
+
+    refuse_unknown_of(there, first, asked.changes)
     return _campaign(
         there, lambda: there.start(first, changes=asked.changes, site=asked.site, why=asked.why), asked
     )
@@ -302,6 +308,13 @@ def _fetch(there: Workspace, first: str, rest: list[str], asked: _Asked) -> Any:
     return fetched(there, first, rest)
 
 
+def _describe(there: Workspace, first: str, rest: list[str], asked: _Asked) -> Any:
+    from hpcagent.commands.workspace_apps import refuse_unknown
+
+    refuse_unknown(there, first)
+    return there.describe(first)
+
+
 _CALLS: Mapping[str, Callable[[Workspace, str, list[str], _Asked], Any]] = {
     "run": _run,
     "repeat": _repeat,
@@ -314,7 +327,7 @@ _CALLS: Mapping[str, Callable[[Workspace, str, list[str], _Asked], Any]] = {
     "status": _status,
     "files": _files,
     "fetch": _fetch,
-    "describe": lambda there, first, rest, asked: there.describe(first),
+    "describe": _describe,
 }
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcagent.errors import BadInput, nearest
+from hpcagent.model.base import read_toml
 
 if TYPE_CHECKING:
     from hpcagent.workspace.client import Workspace
 
-__all__ = ["params_of"]
+__all__ = ["is_campaign_file", "params_of", "refuse_unknown", "refuse_unknown_of"]
 
 
 def params_of(there: Workspace, app: str, words: Sequence[str]) -> dict[str, Any]:
@@ -34,13 +35,43 @@ def params_of(there: Workspace, app: str, words: Sequence[str]) -> dict[str, Any
     if there.is_tool(app):
         space = Contract.model_validate(there.describe(app)).space
     else:
-        _refuse_unknown(there, app)
+        refuse_unknown(there, app)
         space = find_app(app.partition("@")[0]).contract.space
     return {**point_in(space, plain), **artifacts}
 
 
-def _refuse_unknown(there: Workspace, app: str) -> None:
+def is_campaign_file(word: str) -> bool:
+    """Whether it is the TOML of a campaign.
+
+    Args:
+        word: As it stands on the command line.
+    """
+    path = Path(word).expanduser()
+    table = read_toml(path) if path.is_file() and path.suffix == ".toml" else {}
+    return "app" in table or "objective" in table
+
+
+def refuse_unknown_of(there: Workspace, campaign: str, changes: Mapping[str, Any]) -> None:
+    """As `refuse_unknown`, of the app that a campaign's file, or a change of it, names.
+
+    Args:
+        there: The workspace.
+        campaign: Path of its file; another word is left alone.
+        changes: Dotted key -> value.
+    """
+    if is_campaign_file(campaign):
+        path = Path(campaign).expanduser()
+        app = changes.get("app", read_toml(path).get("app"))
+        if isinstance(app, str) and not (path.parent / app).is_file():
+            refuse_unknown(there, app)
+
+
+def refuse_unknown(there: Workspace, app: str) -> None:
     """Refuse a plain name that no app has, with the nearest one, the workspace's own included.
+
+    Args:
+        there: The workspace.
+        app: As it was given; paths and `package.module:name` are left alone.
 
     Raises:
         BadInput: There is none.
@@ -48,7 +79,7 @@ def _refuse_unknown(there: Workspace, app: str) -> None:
     from hpcagent.catalog import app_names
 
     name = app.partition("@")[0]
-    if not name.isidentifier() or name in app_names() or Path(app).is_file():
+    if not name.isidentifier() or name in app_names() or there.has_tool(name) or Path(app).is_file():
         return
     own = sorted(
         note.stem for folder in (there.folder.tools, there.folder.added) for note in folder.glob("*.json")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcagent.commands.workspace_apps import params_of
+from hpcagent.commands.workspace_apps import is_campaign_file, params_of, refuse_unknown_of
 from hpcagent.commands.workspace_shown import Said, shown
 from hpcagent.errors import BadInput
 
@@ -60,6 +60,7 @@ def estimated(
         return Said(found, lambda: shown("", found))
     if _is_campaign(first, changes):
         _refuse(first, "a campaign", "--set", {**_words(rest), "--walltime-s": walltime_s})
+        refuse_unknown_of(there, first, changes)
         found = there.estimate_campaign(first, changes=changes, site=site)
         return Said(found, lambda: _of_campaign(first, found))
     _refuse(first, "an app", "NAME=VALUE", {"--set": changes})
@@ -77,12 +78,9 @@ def _is_campaign(word: str, changes: Mapping[str, Any]) -> bool:
     """Whether it is a campaign's file, or a packaged campaign: by --set, or as no app has its name."""
     from hpcagent.campaign.loading import list_configs
     from hpcagent.catalog import app_names
-    from hpcagent.model.base import read_toml
 
-    path = Path(word).expanduser()
-    if path.is_file():
-        table = read_toml(path) if path.suffix == ".toml" else {}
-        return "app" in table or "objective" in table
+    if Path(word).expanduser().is_file():
+        return is_campaign_file(word)
     return word in list_configs() and (bool(changes) or word not in app_names())
 
 

@@ -229,9 +229,13 @@ def test_what_is_wrong_is_one_error_and_leaves_nothing(shell, there, folder, wor
 
 def test_a_misspelt_app_of_the_workspace_is_named(shell, there, folder):
     assert shell("add-app", "in.argon", *RANGES)[0] == 0
-    for command in ("run", "estimate"):
-        code, said = shell(command, "agon", "T=30")
+    (folder / "c.toml").write_text(CAMPAIGN.replace('"argon"', '"agon"'))
+    asked = (["run", "agon", "T=30"], ["estimate", "agon"], ["start", "c.toml"], ["estimate", "c.toml"])
+    for words in (*asked, ["describe", "agon"]):
+        code, said = shell(*words)
         assert code == 2 and "no app 'agon': did you mean 'argon'?" in said and "lj_melt" not in said, said
+    code, said = shell("run", "c.toml")
+    assert code == 2 and "c.toml is a campaign, not an app: hpcagent workspace start c.toml" in said
     code, said = shell("run", "nothing_like_it")
     assert code == 2 and "this workspace has argon" in said and "hpcagent workspace apps" in said
 
