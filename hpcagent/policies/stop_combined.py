@@ -106,6 +106,8 @@ def any_of(*conditions: Stop) -> Stop:
     """End when one of the conditions holds.
 
     Example:
+        >>> from hpcagent.policies.stop_reached import plateau
+        >>> from hpcagent.policies.stop_spent import max_runs
         >>> any_of(max_runs(36), plateau(3)).toml()
         {'max_runs': 36, 'plateau': {'batches': 3, 'relative': 0.01}}
     """
