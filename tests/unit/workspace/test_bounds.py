@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -142,10 +143,11 @@ def test_the_tail_of_a_log_begins_with_a_whole_line(tmp_path):
 
 
 def test_a_full_disk_keeps_no_progress_back(core, monkeypatch):
-    row = type("Row", (), {"id": "c-1", "over": False, "reference": "synthetic"})()
+    row = type("Row", (), {"id": "c-1", "kind": "campaign", "over": False, "reference": "synthetic"})()
     standing = {"id": "c-1", "runs": {"done": 3}}
     monkeypatch.setattr(core, "_campaign", lambda caller, identity: row)
     monkeypatch.setattr(core, "_standing", lambda row: standing)
+    monkeypatch.setattr(core, "_snapshot", lambda row: SimpleNamespace(state=SimpleNamespace(finished=3)))
 
     def full(*args: Any, **more: Any) -> str:
         raise StoreFull("no space left")
