@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hpcagent.commands.workspace_shown import IN_A_CELL, Said, shown, table
+from hpcagent.commands.workspace_shown import IN_A_CELL, Said, shown
 from hpcagent.errors import BadInput
 
 if TYPE_CHECKING:
@@ -130,6 +130,7 @@ def _words(
     identity: str, rows: Sequence[Mapping[str, Any]], of: int, about: Mapping[str, Any], totals: Mapping[str, Any]
 ) -> str:
     from hpcagent.campaign.numbers import number, with_error
+    from hpcagent.campaign.table import Table, headed
 
     if not of:
         return f"{identity} has no runs yet"
@@ -137,7 +138,12 @@ def _words(
     measured = {m["name"]: m["unit"] for m in about.get("metrics") or ()}
     asked = [one["metric"] for key in ("goals", "limits") for one in about.get(key) or ()]
     names, metrics = list(units), list(dict.fromkeys(asked)) or list(measured)[:IN_A_CELL]
-    head = ["run", "state", *(_head(n, units) for n in names), *(_head(m, measured) for m in metrics)]
+    head = [
+        "run",
+        "state",
+        *(headed(n, units[n]) for n in names),
+        *(headed(m, measured.get(m, "1")) for m in metrics),
+    ]
     lines = [
         [
             str(row["index"]),
@@ -153,16 +159,10 @@ def _words(
     ]
     which = "" if len(rows) == of else f"; {len(rows)} of {of} are shown"
     limits = [limit["text"] for limit in about.get("limits") or ()]
-    end = [
-        f"{totals['done']} of {totals['planned']} runs have ended, {totals['node_hours']:.2g} node-hours{which}"
-    ]
-    end += [f"limits: {', '.join(limits)}"] if limits else []
-    return "\n".join([table([*head, "folder"], lines), *end])
-
-
-def _head(name: str, units: Mapping[str, str]) -> str:
-    unit = units.get(name, "1")
-    return name if unit == "1" else f"{name} [{unit}]"
+    title = f"{identity}: {totals['done']} of {totals['planned']} runs have ended, "
+    title += f"{totals['node_hours']:.2g} node-hours{which}"
+    end = [f"limits: {', '.join(limits)}"] if limits else []
+    return "\n".join([str(Table(title, [*head, "folder"], lines)), *end])
 
 
 def _state(row: Mapping[str, Any]) -> str:

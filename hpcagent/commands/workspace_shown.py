@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["IN_A_CELL", "Said", "shown", "table"]
+__all__ = ["IN_A_CELL", "Said", "shown"]
 
 IN_A_CELL = 4
 """So many parameters or metrics of a run are shown in a list, where nobody says which."""
@@ -51,23 +51,12 @@ def shown(what: str, found: Any) -> str:
         if not rows:
             return "none"
         names = [n for n in rows[0] if n not in ("request", "digest", "ended_at")]
-        return table(names, [[_cell(name, row.get(name)) for name in names] for row in rows])
+        return _table(names, [[_cell(name, row.get(name)) for name in names] for row in rows])
     return "\n".join(_lines(found))
 
 
-def table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Columns, as wide as their widest cell.
-
-    Args:
-        names: The first line.
-        rows: Cells of each other line.
-
-    Example:
-        >>> print(table(["run", "T"], [["0", "300"], ["12", "40"]]))
-        run  T
-        0    300
-        12   40
-    """
+def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Columns, words to the left, as wide as their widest cell."""
     lines = [list(names), *map(list, rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(names))]
     return "\n".join(

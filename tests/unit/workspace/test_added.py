@@ -251,10 +251,10 @@ def test_a_campaign_of_an_added_app_is_estimated_listed_and_its_files_fetched_by
     assert there.wait(campaign, 120)["state"] == "completed"
 
     code, said = shell("runs", campaign)
-    head, first, second, ended = said.splitlines()
-    assert head.split() == ["run", "state", "T", "[K]", "temperature", "[K]", "folder"], said
-    assert first.startswith("0    completed") and second.startswith("1    completed")
-    assert ended.startswith("2 of 2 runs have ended")
+    ended, head, first, second = said.splitlines()
+    assert head.split() == ["run", "state", "T", "(K)", "temperature", "(K)", "folder"], said
+    assert first.split()[:2] == ["0", "completed"] and second.split()[:2] == ["1", "completed"]
+    assert ended.startswith(f"{campaign}: 2 of 2 runs have ended")
     folder_of_it = second.split()[-1]
     assert f"{folder_of_it}/log.lammps" in shell("files", campaign, "1")[1]
     code, said = shell("fetch", campaign, "1", "log.lammps", "here.log")

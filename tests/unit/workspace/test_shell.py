@@ -79,12 +79,12 @@ def test_runs_of_a_campaign_are_a_table_and_taken_by_number(shell):
     )
     campaign = ids(shell, "campaign")[0]
     lines = shell("runs", campaign)[1].splitlines()
-    assert lines[0].split() == ["run", "state", "x", "y", "style", "value", "error", "folder"]
-    assert [line.split()[0] for line in lines[1:6]] == ["0", "1", "2", "3", "4"]
-    assert lines[6].startswith("5 of 5 runs have ended, ") and lines[7] == "limits: error <= 1"
-    assert all(" ± " in line for line in lines[1:6] if "completed" in line)
+    assert lines[0].startswith(f"{campaign}: 5 of 5 runs have ended, ") and lines[7] == "limits: error <= 1"
+    assert lines[1].split() == ["run", "state", "x", "y", "style", "value", "error", "folder"]
+    assert [line.split()[0] for line in lines[2:7]] == ["0", "1", "2", "3", "4"]
+    assert all(" ± " in line for line in lines[2:7] if "completed" in line)
     last = shell("runs", campaign, "--last", "2")[1].splitlines()
-    assert [line.split()[0] for line in last[1:3]] == ["3", "4"] and last[3].endswith("; 2 of 5 are shown")
+    assert [line.split()[0] for line in last[2:4]] == ["3", "4"] and last[0].endswith("; 2 of 5 are shown")
     found = json.loads(shell("runs", campaign, "--first", "1", "--json")[1])
     assert [one["index"] for one in found["runs"]] == [0] and found["totals"]["done"] == 5
     assert f"run 0 of {campaign}" in shell("status", campaign, "0")[1]
@@ -204,7 +204,7 @@ def test_a_sweep_has_points_and_no_answer(shell, tmp_path):
     code, said = shell("start", "s.toml", "--wait")
     campaign = ids(shell, "campaign")[0]
     assert code == 0 and f"a sweep has no best point; its points: hpcagent workspace runs {campaign}" in said
-    head, first = shell("runs", campaign)[1].splitlines()[:2]
+    _, head, first = shell("runs", campaign)[1].splitlines()[:3]
     assert head.split() == ["run", "state", "x", "value", "error", "folder"] and "0.1" in first.split()
 
 
