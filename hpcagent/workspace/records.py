@@ -177,7 +177,7 @@ class Records:
                 self.added.replay(event)
             elif kind == "damaged":
                 self.damaged += 1
-            if kind in OF_TOOLS:
+            if kind in OF_TOOLS and math.isfinite(event["at"]):
                 self._of_tools.append(event)
         except (KeyError, TypeError, ValueError, AttributeError):
             self.damaged += 1
@@ -247,6 +247,8 @@ class Records:
 
     def _ended(self, event: Mapping[str, Any]) -> Row:
         row = self.rows[event["id"]]
+        if not math.isfinite(event["at"]):
+            raise ValueError("a time that is none.")
         row.state, row.ended_at, row.result = event["state"], event["at"], event.get("result")
         row.note = event.get("note", row.note)
         row.settled += event.get("node_hours", 0.0)

@@ -371,6 +371,22 @@ def test_without_any_event_the_last_end_is_told_and_none_of_long_ago(services):
     assert events_of(services) == [("on_job_complete", f"{last} ended")]
 
 
+@pytest.mark.parametrize("at", ["yesterday", None, float("nan")])
+def test_a_time_that_is_none_in_the_journal_keeps_no_service_from_beginning(services, at):
+    services.ask("run", app="synthetic", params={"x": 0.1})
+    services.ask("register_tool", text=TWO, sandbox="limits")
+    services.one.close()
+    journal = services.root / "journal.jsonl"
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    wrong = [line | {"at": at} if line["event"] in ("ended", "tool_registered") else line for line in lines]
+    journal.write_text("".join(json.dumps(line) + "\n" for line in wrong))
+    shutil.rmtree(services.root / "work")  # the run, whose end is not known any more, is done again
+    services.one = Service(services.root)
+    (row,) = services.core.rows.values()
+    assert services.core.damaged >= 1 and row.ended_at != at
+    assert services.ask("run", app="synthetic", params={"x": 0.2})["state"] == "completed"
+
+
 def test_each_end_of_a_campaign_that_was_let_go_on_is_an_event_of_its_own(services):
     one = started(services)
     services.ask("extend", identity=one, changes={"until.max_runs": 4})
