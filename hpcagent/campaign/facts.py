@@ -158,27 +158,28 @@ class Facts:
     def add_result(self, result: Result) -> None:
         """Take in a result, once; a later one of the same run replaces the earlier."""
         identity = result.manifest.execution_id
-        if self.results.get(identity) == result:
-            return
-        self.rows.append(result)
-        self.recent.add(result)
         before = self.results.get(identity)
         if before is None:
             self.arrived.append(identity)
+        elif before == result:
+            return
         else:
             self.finished -= before.final
             self.failed -= before.state == "failed"
+        self.rows.append(result)
+        self.recent.add(result)
         self.results[identity] = result
-        if result.failure is not None and not result.parts and result.cost.wall_s <= 0:
+        failure = result.failure
+        if failure is not None and not result.parts and result.cost.wall_s <= 0:
             self.attempts_of_unknown_cost[identity] = (
-                self.attempts_of_unknown_cost.get(identity, 0) + result.failure.means.machine
+                self.attempts_of_unknown_cost.get(identity, 0) + failure.means.machine
             )
         # Both attempts were paid for. A chain's cost is that of its inner runs, which are counted themselves.
         if not result.parts:
             self.node_hours += result.cost.node_hours
-        self.finished += result.final
-        self.failed += result.state == "failed"
-        if result.final:
+        if failure is None or result.final:
+            self.finished += 1
+            self.failed += failure is not None
             self._given_up.discard(identity)
         else:
             self._given_up.add(identity)
@@ -198,7 +199,7 @@ class Facts:
     def final(self, identity: str) -> bool:
         """Whether the run has ended in a way that running it again would not change."""
         result = self.results.get(identity)
-        return result is not None and result.final
+        return result is not None and (result.failure is None or result.final)
 
     def open_ended(self) -> list[Manifest]:
         """Manifests without a final result; one that was told has lost its line, and has it in its directory."""

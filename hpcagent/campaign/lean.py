@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-from itertools import repeat
 from typing import Any, TypeVar
 
 from hpcagent.model.base import Record, read_record
@@ -26,6 +24,7 @@ class Lean:
     def __init__(self) -> None:
         self._resources: dict[str, Resources] = {}
         self._given: dict[frozenset[str], set[str]] = {}
+        self._last: dict[type[Record], set[str]] = {}
         self._equal: dict[tuple[Any, ...], Any] = {}
 
     def resources(self, fields: Any, unknown: dict[str, None]) -> Resources:
@@ -38,7 +37,8 @@ class Lean:
 
     def result(self, result: Result) -> Result:
         """An equal result."""
-        self._sharing(result.cost, result.cost)
+        cost = result.cost
+        _set(cost, "__pydantic_fields_set__", self._names_given(cost))
         if not result.uncertainty:
             _set(result, "uncertainty", _NOTHING)
         return self.record(result, *_ALIKE)
@@ -47,21 +47,24 @@ class Lean:
         """An equal record.
 
         Shared are the set of the names that were given, which has three times the record's own size; the names of
-        all fields, which Python's instances share where they are set one by one; and equal values of the fields
-        `alike`, which are flat dictionaries.
+        all fields (see `model.base.with_shared_names`); and equal values of the fields `alike`, which are flat
+        dictionaries.
         """
         new = object.__new__(type(record))
         fields = record.__dict__
         for name in alike:
             value = fields[name]
             fields[name] = self._equal.setdefault(tuple(value.items()), value) if value else _NOTHING
-        deque(map(_set, repeat(new), fields, fields.values()), maxlen=0)
-        self._sharing(record, new)
+        new.__dict__.update(fields.items())  # one by one: a copy of the whole has names of its own
+        _set(new, "__pydantic_fields_set__", self._names_given(record))
         _set(new, "__pydantic_extra__", None)
         _set(new, "__pydantic_private__", None)
         return new
 
-    def _sharing(self, record: Record, into: Record) -> None:
-        """Give a record the set of the names that were given to another, one for all that have the same."""
+    def _names_given(self, record: Record) -> set[str]:
+        """The set of the names that were given to a record, one for all that have the same."""
         given = record.__pydantic_fields_set__
-        _set(into, "__pydantic_fields_set__", self._given.setdefault(frozenset(given), given))
+        last = self._last.get(type(record))
+        if last != given:
+            last = self._last[type(record)] = self._given.setdefault(frozenset(given), given)
+        return last

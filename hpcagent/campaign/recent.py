@@ -79,7 +79,10 @@ class RecentRuns:
 
     def on(self, site: str) -> Pace:
         """How long runs take that complete on a site."""
-        return self._on.setdefault(site, Pace())
+        pace = self._on.get(site)
+        if pace is None:
+            pace = self._on[site] = Pace()
+        return pace
 
     def longest_expected(self) -> tuple[float, float] | None:
         """Median of the completed runs, and what 99 of 100 stay below; see `longest_expected`."""

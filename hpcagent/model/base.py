@@ -31,6 +31,7 @@ __all__ = [
     "read_record",
     "read_text",
     "read_toml",
+    "with_shared_names",
 ]
 
 Scalar = bool | float | int | str
@@ -65,6 +66,18 @@ class Record(BaseModel):
 
     # Else pydantic calls it for each record that is read.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+
+def with_shared_names(cls: type[R]) -> type[R]:
+    """Have the instances of a record share the names of their fields, where those are set one by one.
+
+    Python takes the names from the first few instances of a class (PEP 412), and those that pydantic makes have
+    dictionaries of their own. So one is made here, before any.
+    """
+    first = object.__new__(cls)
+    for name in cls.model_fields:
+        object.__setattr__(first, name, None)
+    return cls
 
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -116,7 +129,7 @@ def read_record(cls: type[R], data: Mapping[str, Any], unknown: MutableMapping[s
         (Point(x=1.0), ['Point.colour'])
     """
     try:
-        return cls.model_validate(data, context={RECORDED: True})
+        return _validated(cls, data)
     except ValidationError as error:
         extra = [p["loc"] for p in error.errors(include_input=False) if p["type"] == "extra_forbidden"]
         if not extra:
@@ -126,7 +139,16 @@ def read_record(cls: type[R], data: Mapping[str, Any], unknown: MutableMapping[s
         known = _without(known, place)
         names = (str(part) for part in place if not isinstance(part, int))
         unknown[".".join((cls.__name__, *names))] = None
-    return cls.model_validate(known, context={RECORDED: True})
+    return _validated(cls, known)
+
+
+_AS_RECORDED = {RECORDED: True}
+
+
+def _validated(cls: type[R], data: Mapping[str, Any]) -> R:
+    """As `model_validate` does it, without its questions: a journal has two for each run."""
+    made: R = cls.__pydantic_validator__.validate_python(data, context=_AS_RECORDED)
+    return made
 
 
 def _without(data: Any, place: tuple[int | str, ...]) -> Any:

@@ -13,7 +13,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from hpcagent.errors import BadInput, in_brief
 from hpcagent.html import Card, Displayed, Rows
-from hpcagent.model.base import Record, Scalar, canonical_json
+from hpcagent.model.base import Record, Scalar, canonical_json, with_shared_names
 from hpcagent.model.contract import Resources
 from hpcagent.model.failures import FailureKind, Meaning, RunStates, meaning
 from hpcagent.model.parameter import Params
@@ -56,10 +56,9 @@ def uuid5_text(name: str) -> str:
         >>> uuid5_text("a run") == str(uuid5(NAMESPACE, "a run"))
         True
     """
-    digest = bytearray(sha1(_NAMESPACE + name.encode(), usedforsecurity=False).digest()[:16])
-    digest[6] = digest[6] & 0x0F | 0x50  # version and variant: RFC 4122, section 4.3
-    digest[8] = digest[8] & 0x3F | 0x80
-    return f"{digest[:4].hex()}-{digest[4:6].hex()}-{digest[6:8].hex()}-{digest[8:10].hex()}-{digest[10:].hex()}"
+    h = sha1(_NAMESPACE + name.encode(), usedforsecurity=False).hexdigest()
+    variant = "89ab"[int(h[16], 16) & 3]  # it and the version, 5: RFC 4122, section 4.3
+    return f"{h[:8]}-{h[8:12]}-5{h[13:16]}-{variant}{h[17:20]}-{h[20:32]}"
 
 
 def params_text(params: Params) -> str:
@@ -90,6 +89,7 @@ def checked_counter(name: str, value: object, *, least: int = 0) -> int:
     return int(value)
 
 
+@with_shared_names
 class Manifest(Displayed, Record):
     """One run as it was asked for; written before it is submitted, never changed.
 
@@ -284,6 +284,7 @@ class Stopped(Record):
     threshold: float | None = Field(default=None, allow_inf_nan=False)
 
 
+@with_shared_names
 class Result(Displayed, Record):
     """What came back from one run.
 
