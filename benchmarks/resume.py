@@ -17,7 +17,7 @@ from pathlib import Path
 
 import hpcagent as ha
 from hpcagent.apps.landscape import synthetic
-from hpcagent.campaign.state import State, result_event
+from hpcagent.campaign.state import State, manifest_event, result_event
 from hpcagent.model.records import Cost, Result
 from hpcagent.store.journal import Journal, read_events
 from hpcagent.store.metrics_file import MetricsFile
@@ -59,7 +59,7 @@ def write(folder: Path, runs: int) -> None:
                 {
                     "event": "manifests",
                     "at": time.time(),
-                    "manifests": [m.model_dump(mode="json") for m in manifests],
+                    "manifests": [manifest_event(m) for m in manifests],
                 }
             ]
         )

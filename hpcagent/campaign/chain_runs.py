@@ -12,7 +12,7 @@ from typing import Any
 from hpcagent.apps.base import App
 from hpcagent.apps.parts import Part
 from hpcagent.apps.structures import Given
-from hpcagent.campaign.state import State, result_event
+from hpcagent.campaign.state import State, manifest_event, result_event
 from hpcagent.errors import AppFailed, BadInput, StoreFull
 from hpcagent.model.failures import known_kind
 from hpcagent.model.records import Failure, Manifest, Result
@@ -118,7 +118,7 @@ class InnerRuns:
             if inner is None:
                 inner = self._new(one)
                 if identity not in self._state.parts:
-                    records.append({"chain": one.chain, "manifest": one.manifest.model_dump(mode="json")})
+                    records.append({"chain": one.chain, "manifest": manifest_event(one.manifest)})
                     self._state.parts[identity] = one.chain
                 if inner.result is None and not self._waits(inner):
                     ready.append(inner)

@@ -256,6 +256,8 @@ class Facts:
 
     def given_up(self) -> Counter[str]:
         """Failure -> how many runs have been given up with it; `not started`: the cap left no room for them."""
+        if self.finished == len(self.results) and not self._not_started:
+            return Counter()
         found = [self.results.get(i) for i, state in self.states().items() if state == "given up"]
         names = ["not started" if r is None or r.failure is None else r.failure.name for r in found]
         return Counter(names)

@@ -16,7 +16,7 @@ from hpcagent.campaign.hopeless import failed_alike, never_given
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.signals import Signals
 from hpcagent.campaign.spending import Spending
-from hpcagent.campaign.state import State
+from hpcagent.campaign.state import State, manifest_event
 from hpcagent.campaign.sweep_space import SWEEP
 from hpcagent.model.parameter import Params
 from hpcagent.model.records import Manifest, Result, Role
@@ -482,7 +482,7 @@ class Planner:
                 event |= {"confirm": True, "budget": budget} | ({} if cap is None else {"cap": cap})
                 self.state.confirmed = len(self.state.manifests)
                 self.state.confirmed_budget, self.state.confirmed_cap = budget, cap
-            self.journal.append([event | {"manifests": [m.model_dump(mode="json") for m in manifests]}])
+            self.journal.append([event | {"manifests": [manifest_event(m) for m in manifests]}])
         return manifests
 
     def _longer(self, points: Sequence[Params]) -> tuple[dict[int, Extension], list[dict[str, Any]]]:

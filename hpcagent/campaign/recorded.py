@@ -16,7 +16,7 @@ from hpcagent.campaign.determinism import unequal_words
 from hpcagent.campaign.far import far_words
 from hpcagent.campaign.loading import load_run
 from hpcagent.campaign.record import Campaign
-from hpcagent.campaign.state import State
+from hpcagent.campaign.state import State, manifest_event
 from hpcagent.model.base import explain, read_record
 from hpcagent.model.records import Manifest, Result
 from hpcagent.regular import read_regular
@@ -206,8 +206,8 @@ def rebuilt_event(state: State, *, budget: int | None, cap: float | None) -> dic
         "event": "rebuilt",
         "damaged": state.damage.count,
         "remarks": list(state.remarks),
-        "manifests": [m.model_dump(mode="json") for m in lost],
-        "parts": [{"chain": m.requested_by, "manifest": m.model_dump(mode="json")} for m in parts],
+        "manifests": [manifest_event(m) for m in lost],
+        "parts": [{"chain": m.requested_by, "manifest": manifest_event(m)} for m in parts],
     }
     if any(m.role == "replicate" for m in lost):  # of the confirmation, which is planned once
         event |= {"confirm": True, "budget": budget} | ({} if cap is None else {"cap": cap})

@@ -163,33 +163,52 @@ class RunTimes:
 
     def learn(self, results: Sequence[Result]) -> None:
         """Take in runs that have ended. Those whose worker did not live to tell teach nothing."""
-        learned: list[tuple[Params, float, bool]] = []
-        for result in results:
-            cost, resources = result.cost, result.manifest.resources
-            if cost.wall_s <= 0 or cost.node_hours <= 0 or result.manifest.extends:
-                continue  # one that went on from another took only what was missing
-            if self._node_cores is None and not self._app.chain and resources.nodes == 1:
-                share = cost.node_hours * 3600 / cost.wall_s
-                self._node_cores = max(1, round(resources.cores / share))
-            walltime = resources.walltime_s
-            if walltime is not None and cost.wall_s > OVERTIME * walltime + 5.0:
-                self._walltime_holds = False  # a plain function, which nothing ends
-            seconds = cost.node_hours / self.rate(resources)
-            params = result.manifest.params
-            stopped = result.stopped
-            whole_s = seconds if stopped is None or stopped.share <= 0 else seconds / stopped.share
-            if stopped is not None:  # by the guard: what it would have taken, and that it broke off
-                learned.append((params, math.log(whole_s), stopped.share <= 0))
-            if stopped is None or seconds < SHORT * whole_s:
-                learned.append((params, math.log(seconds), result.failure is not None or stopped is not None))
-            self._recent.append(params)
+        self._learn_of_site(results)
+        found: list[list[tuple[Params, float, bool]]] = []
+        recent: list[Params] = []
+        many = 0
+        for result in reversed(results):
+            if not _tells(result):
+                continue
+            recent.append(result.manifest.params)
+            found.append(self._lessons(result))
+            many += len(found[-1])
+            if many > 2 * REMEMBERED:
+                break  # of a long campaign that is taken up the last runs tell enough
+        learned = [lesson for of_run in reversed(found) for lesson in of_run]
         if len(self._rows) + len(learned) > 2 * REMEMBERED:
-            del learned[:-REMEMBERED]  # of a long campaign that is taken up
+            del learned[:-REMEMBERED]
         self._rows += [(self._row(params), took, broke_off) for params, took, broke_off in learned]
+        self._recent += reversed(recent)
         if len(self._rows) > 2 * REMEMBERED:
             del self._rows[:-REMEMBERED]
             self._fitted = -1
         del self._recent[:-32]
+
+    def _learn_of_site(self, results: Sequence[Result]) -> None:
+        """The cores of a node, and whether anything ends a run at its walltime: any run may tell."""
+        for result in results:
+            cost, resources = result.cost, result.manifest.resources
+            walltime = resources.walltime_s
+            asks = self._node_cores is None and not self._app.chain and resources.nodes == 1
+            late = walltime is not None and cost.wall_s > OVERTIME * walltime + 5.0
+            if (asks or late) and _tells(result):
+                if asks:
+                    share = cost.node_hours * 3600 / cost.wall_s
+                    self._node_cores = max(1, round(resources.cores / share))
+                if late:
+                    self._walltime_holds = False  # a plain function, which nothing ends
+
+    def _lessons(self, result: Result) -> list[tuple[Params, float, bool]]:
+        """Parameters, log(seconds), and whether it broke off: of a run that the guard has ended up to two."""
+        params, stopped = result.manifest.params, result.stopped
+        seconds = result.cost.node_hours / self.rate(result.manifest.resources)
+        if stopped is None:
+            return [(params, math.log(seconds), result.failure is not None)]
+        # What it would have taken, and that it broke off.
+        whole_s = seconds if stopped.share <= 0 else seconds / stopped.share
+        found = [(params, math.log(whole_s), stopped.share <= 0)]
+        return [*found, (params, math.log(seconds), True)] if seconds < SHORT * whole_s else found
 
     @property
     def known(self) -> int:
@@ -425,3 +444,8 @@ def _along(p: Parameter) -> Column:
 def _bent(p: Parameter) -> Column:
     along = _along(p)
     return lambda params: along(params) ** 2 - 1 / 3
+
+
+def _tells(result: Result) -> bool:
+    """Whether it is known what a run took; one that went on from another took only what was missing."""
+    return result.cost.wall_s > 0 and result.cost.node_hours > 0 and not result.manifest.extends

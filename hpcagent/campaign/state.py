@@ -18,7 +18,7 @@ from hpcagent.model.base import read_record
 from hpcagent.model.failures import meaning
 from hpcagent.model.records import Manifest, Result
 
-__all__ = ["State", "result_event"]
+__all__ = ["State", "manifest_event", "result_event"]
 
 # What a line with words of the wrong type or form raises.
 _UNFIT = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError)
@@ -301,6 +301,13 @@ def _finite(result: Result) -> Result:
         if not math.isfinite(amount):
             raise ValueError(f"a time or cost of run {result.manifest.execution_id} is {amount}.")
     return result
+
+
+def manifest_event(manifest: Manifest) -> dict[str, Any]:
+    """A manifest as it stands in the journal: without what is the default, but for what each line has."""
+    fields: dict[str, Any] = manifest.model_dump(mode="json", exclude_defaults=True)
+    place = {"role": manifest.role, "batch": manifest.batch, "index": manifest.index}
+    return {"params": {}, "resources": {}, **fields, **place}
 
 
 def result_event(result: Result) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from hpcagent.campaign.own_points import own_point
 from hpcagent.campaign.record import Campaign
-from hpcagent.campaign.state import State, result_event
+from hpcagent.campaign.state import State, manifest_event, result_event
 from hpcagent.errors import BadInput, in_brief, nearest
 from hpcagent.model.base import canonical_json
 from hpcagent.model.contract import Metric
@@ -110,7 +110,7 @@ def told_event(folder: RunDir, result: Result, *, asked: Mapping[str, Any] | Non
     return {
         "event": "told",
         "at": time.time(),
-        "manifest": result.manifest.model_dump(mode="json"),
+        "manifest": manifest_event(result.manifest),
         "result": row,
     } | ({} if asked is None else {"asked": dict(asked)})
 

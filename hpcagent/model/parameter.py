@@ -6,9 +6,16 @@ import contextlib
 import math
 import re
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+from pydantic import (
+    SerializerFunctionWrapHandler,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from hpcagent.errors import BadInput, in_brief, nearest
 from hpcagent.html import Card, Displayed
@@ -20,7 +27,19 @@ from hpcagent.model.texts import LONGEST_NAME, Line
 
 __all__ = ["LONGEST_TEXT", "Choice", "File", "Float", "Int", "Parameter", "Params", "Text"]
 
-Params: TypeAlias = dict[str, Scalar]
+_NAMES = frozenset({str})
+_VALUES = frozenset({bool, int, float, str})
+
+
+def _as_they_are(value: Any, validated: ValidatorFunctionWrapHandler) -> Any:
+    """Plain names and values stay what they are; a campaign of 100 000 runs has as many such tables."""
+    plain = type(value) is dict and _NAMES.issuperset(map(type, value))
+    if plain and _VALUES.issuperset(map(type, value.values())):
+        return value.copy()
+    return validated(value)
+
+
+Params: TypeAlias = Annotated[dict[str, Scalar], WrapValidator(_as_they_are)]
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 # A choice reaches programs as a word of their input; nothing in it may start a command or leave a folder.

@@ -68,10 +68,7 @@ class MetricsFile:
 
 def _digest(rows: Iterable[tuple[str, str, float | None]]) -> bytes:
     """Which results: of the id, state and start of each."""
-    found = hashlib.sha256()
-    for row in rows:
-        found.update(repr(row).encode())
-    return found.digest()
+    return hashlib.sha256(repr(list(rows)).encode()).digest()
 
 
 def _held_in(path: Path) -> bytes:
