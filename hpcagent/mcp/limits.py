@@ -170,7 +170,9 @@ def size_of(value: Any, most: int) -> int:
         one = left.pop()
         if isinstance(one, str | bytes):
             size += len(one)
-        elif isinstance(one, Mapping):
+        elif one is None or isinstance(one, int | float):
+            size += 8
+        elif isinstance(one, dict | Mapping):
             left += one.values()
             size += sum(map(len, map(str, one)))
         elif isinstance(one, BaseModel):

@@ -121,6 +121,8 @@ def clean(value: Any, *, exact: bool = False) -> Any:
     """
     if isinstance(value, str):
         return clean_text(value)
+    if value is None or isinstance(value, int):  # before what asks of abstract classes
+        return value
     if isinstance(value, Mapping):
         found = {clean_text(str(key)): clean(one, exact=exact or key in EXACT) for key, one in value.items()}
         return found if exact else _by_errors(found)

@@ -159,6 +159,8 @@ def _made(text: str, path: str) -> bytes:
 def _told_to_trust(path: Path) -> bool:
     """Whether a profile came with hpcagent, or lies in $HPCAGENT_SITE_PATH, which is trusted as the PATH is."""
     here = path.absolute().parent
+    if here == packaged.folder("site_profiles"):
+        return True
     known = (packaged.folder("site_profiles"), *_site_path())
     return any(here == folder.absolute() for folder in known) or here in _offered_folders()
 

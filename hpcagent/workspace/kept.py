@@ -20,6 +20,7 @@ from hpcagent.errors import HpcAgentError, SiteFailed
 from hpcagent.model.base import read_json
 from hpcagent.model.records import Result
 from hpcagent.store.files import make_folder
+from hpcagent.workspace.afterwards import AFTERWARDS
 from hpcagent.workspace.desk import Job, failed
 from hpcagent.workspace.folder import KEEPER
 from hpcagent.workspace.keeper import OTHER
@@ -64,6 +65,7 @@ class Kept:
         self._idle_since = self._heard_at = time.monotonic()
         self._told_silent = False
         self._said: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._unsent: list[Job | dict[str, Any]] = []
         self._writer: threading.Thread | None = None
         self._next: dict[str, Job] = {}
         self._turn = threading.Condition(threading.RLock())
@@ -192,6 +194,7 @@ class Kept:
                     lines.close()
                     return
                 self._lines, self._said, self._heard_at = lines, queue.SimpleQueue(), time.monotonic()
+                self._unsent.clear()
                 self._writer = threading.Thread(target=self._write, args=(lines, self._said), daemon=True)
                 self._writer.start()
                 self._jobs = {name: job for name, job in self._jobs.items() if not job.gone} | self._next
@@ -288,19 +291,20 @@ class Kept:
 
     def _send_job(self, job: Job) -> None:
         job.handed = self._lines is not None
-        self._send(
-            do="run",
-            app=job.reference,
-            settings=dict(job.settings),
-            code=job.code,
-            manifest=job.manifest.model_dump(mode="json"),
-            inputs=list(job.inputs),
-            owner=job.owner,
-        )
+        self._unsent.append(job)
+        AFTERWARDS.do(self._send_rest)  # waking others takes as long as the rest of an answer
 
     def _send(self, **said: Any) -> None:
-        if self._lines is not None:  # else it is sent once there is a keeper
-            self._said.put(said)
+        self._unsent.append(said)
+        self._send_rest()
+
+    def _send_rest(self) -> None:
+        """Hand on what is to be said, in its order; without a keeper nothing: jobs are sent once there is one."""
+        with self._turn:
+            if self._lines is not None:
+                for one in self._unsent:
+                    self._said.put(_order(one) if isinstance(one, Job) else one)
+            self._unsent.clear()
 
     def _heard(self, said: dict[str, Any]) -> None:
         """Take what is said; what goes wrong with it costs the rest nothing."""
@@ -335,3 +339,16 @@ class Kept:
         except ValidationError as wrong:
             result = failed(job.manifest, wrong)
         job.ended(result, float(said["lost_node_hours"]))
+
+
+def _order(job: Job) -> dict[str, Any]:
+    """A job as a keeper takes it."""
+    return {
+        "do": "run",
+        "app": job.reference,
+        "settings": dict(job.settings),
+        "code": job.code,
+        "manifest": job.manifest.model_dump(mode="json"),
+        "inputs": list(job.inputs),
+        "owner": job.owner,
+    }

@@ -31,8 +31,8 @@ from hpcagent.workspace.rows import Row, occupied
 
 __all__ = ["Runs"]
 
-Asked: TypeAlias = tuple[App, Manifest, Request, list[Mapping[str, Any]]]
-"""The app, what would run, what the gate is asked, and the results that it takes as inputs."""
+Asked: TypeAlias = tuple[App, Manifest, Request, list[Mapping[str, Any]], str]
+"""The app, what would run, what the gate is asked, the results that it takes as inputs, and the app's digest."""
 
 
 class Runs(Looking):
@@ -86,6 +86,7 @@ class Runs(Looking):
         values = {name: self._file_of(caller, value, field=name) for name, value in params.items()}
         self.sites.refuse_absent(profile, found, values)
         upstream = tuple(str(one["manifest"]["execution_id"]) for one in taken)
+        digest = found.digest
         manifest = manifest_of(
             found,
             values,
@@ -94,11 +95,13 @@ class Runs(Looking):
             replicate=replicate,
             upstream=upstream,
             requested_by=caller.name,
+            digest=digest,
         )
         self.sites.refuse_misfit(where, profile, manifest.resources)
         given = {name: str(value) for name, value in params.items() if values[name] != value}
         own = not is_ours(found) or bool(self.references.path_of(app))
-        return found, manifest, self._asked_for(found, manifest, where, given=given, own=own, why=why), taken
+        asked = self._asked_for(found, manifest, where, given=given, own=own, why=why)
+        return found, manifest, asked, taken, digest
 
     def _asked_for(
         self, app: App, manifest: Manifest, site: str, *, given: Mapping[str, str], own: bool, why: str
@@ -184,7 +187,7 @@ class Runs(Looking):
             refuse_label(label)
             reference = self.references.of(app)
             # Without the turn: modules, files and images may take long.
-            found, manifest, asked, taken = self._settled(
+            found, manifest, asked, taken, digest = self._settled(
                 caller, reference, params, again=again, anywhere=anywhere, **more
             )
         with self._turn:
@@ -203,7 +206,7 @@ class Runs(Looking):
                 manifest=manifest.model_dump(mode="json"),
                 inputs=list(more.get("inputs", ())),
                 settings=dict(more.get("settings") or {}),
-                code=found.digest,
+                code=digest,
                 tier=admission.tier,
                 label=label,
                 cause=list(cause),
@@ -235,7 +238,7 @@ class Runs(Looking):
     ) -> Asked:
         """What a call would run, or have found: see `request`, with the replicate that it takes."""
         while True:
-            found, manifest, asked, taken = self.request(caller, reference, params, **more)
+            found, manifest, asked, taken, digest = self.request(caller, reference, params, **more)
             with self._turn:
                 known = self._same_work(manifest.execution_id)
                 ended = again and any(row.over for row in known)
@@ -244,7 +247,7 @@ class Runs(Looking):
                 site = asked.site if more.get("site") else ""
                 here = [row for row in known if self._is_place(row, site, manifest)]
             if not (ended or (timed and known and not here)):
-                return found, manifest, asked, taken
+                return found, manifest, asked, taken, digest
             more["replicate"] = manifest.replicate + 1
 
     def _is_place(self, row: Row, site: str, manifest: Manifest) -> bool:
@@ -344,7 +347,7 @@ class Runs(Looking):
         """What a run would take, whether it was done before, and what the gate would say; nothing is run."""
         if not isinstance(app, str):
             self.gate.require(caller, "run")  # an app that comes along is kept
-        found, manifest, asked, _ = self._settled(caller, self.references.of(app), params, **more)
+        found, manifest, asked, *_ = self._settled(caller, self.references.of(app), params, **more)
         with self._turn:
             why, refused = self.rules.approval_for(asked, caller), self.gate.refusal(asked, caller)
             known = [row for row in self._same_work(manifest.execution_id) if self.gate.sees(caller, row.owner)]

@@ -30,6 +30,7 @@ from hpcagent.errors import BadInput, HpcAgentError, RunDirLocked
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Caller
 from hpcagent.shown import plain
+from hpcagent.workspace.afterwards import AFTERWARDS
 from hpcagent.workspace.calls import CHANGES, SERVED
 from hpcagent.workspace.core import Core
 from hpcagent.workspace.folder import Folder
@@ -179,11 +180,12 @@ class Service:
             with contextlib.closing(lines):
                 uid = lines.uid
                 while line := lines.read(LONGEST_REQUEST):
-                    if crowded:
-                        answer = _error(BadInput(f"{MOST_CLIENTS} clients are connected; try again later."))
-                    else:
-                        answer = self.answer(line, uid)
-                    lines.write(answer)
+                    with AFTERWARDS.answering():
+                        if crowded:
+                            answer = _error(BadInput(f"{MOST_CLIENTS} clients are connected; try again later."))
+                        else:
+                            answer = self.answer(line, uid)
+                        lines.write(answer)
                     if crowded or len(line) == LONGEST_REQUEST:
                         return
         except (OSError, ValueError):

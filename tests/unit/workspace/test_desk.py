@@ -16,6 +16,7 @@ import pytest
 from hpcagent.catalog import find_app
 from hpcagent.model.records import Failure, Manifest, Result
 from hpcagent.workspace import desk, kept
+from hpcagent.workspace.afterwards import AFTERWARDS
 from hpcagent.workspace.desk import Desk, Job
 from hpcagent.workspace.kept import Kept
 
@@ -191,6 +192,30 @@ def test_a_run_is_handed_to_the_keeper_and_its_end_is_taken(tmp_path, monkeypatc
     keeper.say(ended=work, result=ended_as(job.manifest).model_dump(mode="json"), lost_node_hours=0.5)
     until(lambda: jobs.ended)
     assert jobs.began == ["ada1"] and jobs.ended[0].status == "COMPLETED" and here.busy == 0
+    here.close()
+
+
+def test_a_run_is_sent_behind_the_answer_and_never_behind_its_cancellation(tmp_path, monkeypatch):
+    keeper, jobs = FakeKeeper(), Jobs()
+    monkeypatch.setattr(kept, "connect", lambda *_, **__: keeper)
+    here = Kept("fake", tmp_path / "site", retries=1, tell=print)
+    here.add(jobs.new("ada", 1))
+    assert [keeper.written.get(timeout=PATIENCE_S)["do"] for _ in range(2)] == ["wanted", "run"]
+    second, third = jobs.new("ada", 2), jobs.new("ada", 3)
+    with AFTERWARDS.answering():
+        here.add(second)
+        with pytest.raises(queue.Empty):
+            keeper.written.get(timeout=0.05)
+        asked = threading.Thread(
+            target=here.cancel, args=[second.manifest.execution_id]
+        )  # another client, meanwhile
+        asked.start()
+        said = [keeper.written.get(timeout=PATIENCE_S) for _ in range(2)]
+        assert [one["do"] for one in said] == ["run", "cancel"]
+        keeper.say(how=second.manifest.execution_id, far="waiting")
+        asked.join()
+        here.add(third)
+    assert keeper.written.get(timeout=PATIENCE_S)["manifest"]["execution_id"] == third.manifest.execution_id
     here.close()
 
 
