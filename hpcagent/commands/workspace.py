@@ -104,6 +104,9 @@ def workspace(
         ),
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="run: once more, where the same has ended.")] = False,
+    other_version: Annotated[
+        bool, typer.Option("--other-version", help="repeat: also where the app has another version now.")
+    ] = False,
     first: Annotated[int | None, typer.Option("--first", min=1, help="runs: only the first N.")] = None,
     last: Annotated[int | None, typer.Option("--last", min=1, help="runs: only the last N.")] = None,
     runs: Annotated[bool, typer.Option("--runs", help="end: what runs, too, and close the sites.")] = False,
@@ -145,14 +148,22 @@ def workspace(
             wait=wait,
             walltime_s=walltime,
             again=again,
+            other_version=other_version,
             first=first,
             last=last,
         )
         found = _done(there, what, given, asked)
     data = found.data if isinstance(found, Said) else found
     say(json.dumps(data) if as_json else shown(what, found))
-    if isinstance(data, dict) and wait and data.get("state") not in (None, "completed"):
-        raise typer.Exit(1)
+    if isinstance(data, dict) and (wait or what == "wait") and (code := _exit_code(data)):
+        raise typer.Exit(code)
+
+
+def _exit_code(ended: Mapping[str, Any]) -> int:
+    """Of `wait` and `--wait`: of a campaign with its answer that of `hpcagent run`."""
+    if ended.get("state") not in (None, "completed"):
+        return 1
+    return int((ended.get("answer") or {}).get("exit_code", 0))
 
 
 def _added(
@@ -187,6 +198,7 @@ class _Asked:
     wait: bool
     walltime_s: float | None
     again: bool
+    other_version: bool
     first: int | None
     last: int | None
 
@@ -233,7 +245,7 @@ def _repeat(there: Workspace, first: str, rest: list[str], asked: _Asked) -> Any
     from hpcagent.commands.workspace_wait import asking, waited
 
     with asking(asked.command):
-        begun = repeated(there, first, rest, why=asked.why)
+        begun = repeated(there, first, rest, why=asked.why, other_version=asked.other_version)
     return waited(there, begun, asked.command) if asked.wait else repeated_words(begun)
 
 

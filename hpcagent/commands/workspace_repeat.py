@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 __all__ = ["repeated", "repeated_words"]
 
 
-def repeated(there: Workspace, identity: str, changes: Sequence[str], *, why: str) -> dict[str, Any]:
+def repeated(
+    there: Workspace, identity: str, changes: Sequence[str], *, why: str, other_version: bool = False
+) -> dict[str, Any]:
     """Begin a run once more with something changed; see `Workspace.repeat`.
 
     Args:
@@ -22,6 +24,7 @@ def repeated(there: Workspace, identity: str, changes: Sequence[str], *, why: st
         identity: The run.
         changes: `timestep = 0.002 ps`, `temperature +50 K`, `timestep /2`.
         why: What it is for.
+        other_version: Also where the app has another version now.
 
     Raises:
         BadInput: Nothing is changed, a unit is missing or wrong, or the gate refuses it.
@@ -32,7 +35,12 @@ def repeated(there: Workspace, identity: str, changes: Sequence[str], *, why: st
             f'"temperature +50 K" or "timestep /2"; `run APP ... --again` does the same work once more.',
             value=identity,
         )
-    return there.repeat(list(changes), identity, why=why)
+    try:
+        return there.repeat(list(changes), identity, why=why, other_version=other_version)
+    except BadInput as error:
+        if "other_version=True" not in error.message:
+            raise
+        raise BadInput(error.message.replace("other_version=True", "`--other-version`"), **error.details) from None
 
 
 def repeated_words(begun: Mapping[str, Any]) -> Said:

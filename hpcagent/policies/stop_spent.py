@@ -51,7 +51,7 @@ class MaxBatches(Stop):
     def check(self, progress: Progress) -> str | None:
         if progress.batches_done < self.batches:
             return None
-        return f"All {self.batches} batches have ended."
+        return "The only batch has ended." if self.batches == 1 else f"All {self.batches} batches have ended."
 
     def toml(self) -> dict[str, Any]:
         return {"max_batches": self.batches}

@@ -25,8 +25,8 @@ __all__ = ["answer_data", "answer_of", "campaign_toml", "next_points"]
 def answer_of(run_dir: Path) -> dict[str, Any]:
     """The answer so far, with its errors, P(feasible), the expected regret, and what it took.
 
-    `remarks` are of all runs. Of the best point `estimated` names the metrics that are estimates (from CPU time,
-    as no run there had its core), and `about` has what else is to be known of its numbers.
+    `remarks` are of all runs, `exit_code` is that of `hpcagent run`. Of the best point `estimated` names metrics that
+    are estimates (from CPU time, as no run there had its core), `about` has what else is to be known of its numbers.
 
     Raises:
         BadInput: There is no campaign there.
@@ -46,6 +46,7 @@ def answer_data(result: CampaignResult) -> dict[str, Any]:
         "node_hours": result.node_hours + result.overhead_node_hours,
         "best": None,
         "expected_regret": None,
+        "exit_code": result.exit_code,
         "remarks": [*result.disturbed, *filter(None, [repaired_note(result.results)]), *result.remarks],
     }
     best = result.best

@@ -205,9 +205,9 @@ def test_the_budget_is_the_smallest_of_any_and_the_largest_of_all():
 
 def test_any_takes_the_first_reason_and_all_needs_every_one():
     now = progress(runs=5, batches_done=1)
-    assert any_of(max_runs(9), max_batches(1)).check(now) == "All 1 batches have ended."
+    assert any_of(max_runs(9), max_batches(1)).check(now) == "The only batch has ended."
     assert all_of(max_runs(9), max_batches(1)).check(now) is None
-    assert all_of(max_runs(5), max_batches(1)).check(now) == "All 5 runs have ended. All 1 batches have ended."
+    assert all_of(max_runs(5), max_batches(1)).check(now) == "All 5 runs have ended. The only batch has ended."
     assert isinstance(any_of(max_runs(1)), AnyOf)
 
 

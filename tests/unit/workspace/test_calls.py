@@ -772,7 +772,7 @@ def test_a_campaign_that_has_come_to_its_end_goes_on_only_with_another_end(root)
     toml = 'app = "synthetic"\nobjective = {maximize = "value"}\npolicy = "random"\n'
     begun = core.start(me(core), {"data": toml + "until = {max_batches = 1}\nbatch_size = 3\n"})
     looked_until_over(core, begun["id"])
-    with pytest.raises(NotAllowed, match=r"come to its end \(All 1 batches have ended\), and nothing is changed"):
+    with pytest.raises(NotAllowed, match=r"come to its end \(The only batch has ended\), and nothing is changed"):
         core.extend(me(core), begun["id"])
     core.extend(me(core), begun["id"], changes={"until.max_batches": 2})
     looked_until_over(core, begun["id"])

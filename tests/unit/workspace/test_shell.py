@@ -158,8 +158,19 @@ def test_the_log_of_a_failed_run_is_printed_as_lines(shell, tmp_path):
         'app = "fails.toml"\n[objective]\nmaximize = "y"\n[policy]\nname = "random"\n[until]\nmax_runs = 2\n'
     )
     code, said = shell("start", "c.toml", "--wait")
+    assert code == 1, said
     assert "no answer: no run completed" in said and "run 1: failed" in said and "\\n" not in said, said
     assert said.partition("log:\n")[2].splitlines()[:2] == ["    first", "    second"], said
+
+
+def test_who_waits_has_the_exit_code_of_run(shell):
+    begun = ["start", "synthetic", "--set", "until.max_runs=2", "--set", "policy.name=random", "--wait"]
+    code, said = shell(*begun, "--set", "objective.subject_to.error.at_most=1e-9")
+    assert code == 3 and "NOT feasible" in said, said
+    code, said = shell("start", "synthetic", "--set", "until.max_runs=200", "--set", "fixed.run_time_s=1")
+    stopped = next(word.rstrip(":") for word in said.split() if word.startswith("c-"))
+    assert shell("stop", stopped)[0] == 0
+    assert shell("wait", stopped)[0] == 1
 
 
 def test_ctrl_c_while_waiting_says_that_it_goes_on(shell, tmp_path):
