@@ -25,8 +25,9 @@ __all__ = ["answer_data", "answer_of", "campaign_toml", "next_points"]
 def answer_of(run_dir: Path) -> dict[str, Any]:
     """The answer so far, with its errors, P(feasible), the expected regret, and what it took.
 
-    `remarks` are of all runs, `exit_code` is that of `hpcagent run`. Of the best point `estimated` names metrics that
-    are estimates (from CPU time, as no run there had its core), `about` has what else is to be known of its numbers.
+    `remarks` are of all runs, `exit_code` is that of `hpcagent run`. Of the best point `estimated` names metrics
+    that are estimates (from CPU time, as no run there had its core), `about` has what else is to be known of its
+    numbers.
 
     Raises:
         BadInput: There is no campaign there.
