@@ -248,7 +248,8 @@ class Enquiries(Extending):
             found, _, _, given = self._campaign_of(caller, campaign, changes)
             with self._turn:
                 where = self.sites.known(site or self.rules.default_site)
-            self.sites.refuse_misfit(where, self.sites.found(where), found.largest)
+            profile = self.sites.found(where)
+            self.sites.refuse_misfit(where, profile, found.largest)
             asked = request_of(
                 found,
                 site=where,
@@ -265,7 +266,7 @@ class Enquiries(Extending):
         with self._turn:
             why, refused = self.rules.approval_for(asked, caller), self.gate.refusal(asked, caller)
             known = [r for r in self._same_work(asked.work) if r.owner == caller.name and r.kind == "campaign"]
-        share = self._share_of_node.get((where, found.app.name), 1.0)
+        share = self._charged_share(found.app, where, profile, found.largest)
         expected = None if asked.runs is None else asked.runs * asked.nodes * share * each_s / 3600
         return {
             "app": asked.app,
@@ -342,7 +343,8 @@ class Enquiries(Extending):
         if own is not None:
             return own.wall_s, own.node_hours, own.words
         each_s, source = self._each(campaign, row.site, caller)
-        return each_s, nodes * self._share_of_node.get((row.site, row.app), 1.0) * each_s / 3600, source
+        share = self._charged_share(campaign.app, row.site, self.sites.found(row.site), campaign.largest)
+        return each_s, nodes * share * each_s / 3600, source
 
     def _each(self, campaign: Campaign, site: str, caller: Caller) -> tuple[float, str]:
         """What a run in the middle of a campaign's space takes, in seconds, and what that is from."""

@@ -17,10 +17,12 @@ from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.request import Request, effects_of
 from hpcagent.gate.rules import Caller
 from hpcagent.model.base import build
+from hpcagent.model.contract import Resources
 from hpcagent.model.records import Manifest
 from hpcagent.registry.scripts import SCRIPTS
 from hpcagent.registry.store import Change, Tools
 from hpcagent.shown import plain
+from hpcagent.sites.profile import Profile
 from hpcagent.workspace.app_store import STORED
 from hpcagent.workspace.checked import as_asked, manifest_of, params_of, refuse_inputs, refuse_label
 from hpcagent.workspace.inner import ARTIFACT
@@ -100,18 +102,31 @@ class Runs(Looking):
         self.sites.refuse_misfit(where, profile, manifest.resources)
         given = {name: str(value) for name, value in params.items() if values[name] != value}
         own = not is_ours(found) or bool(self.references.path_of(app))
-        asked = self._asked_for(found, manifest, where, given=given, own=own, why=why)
+        share = self._charged_share(found, where, profile, manifest.resources)
+        asked = self._asked_for(found, manifest, where, share=share, given=given, own=own, why=why)
         return found, manifest, asked, taken, digest
 
+    def _charged_share(self, app: App, site: str, profile: Profile, resources: Resources) -> float:
+        """Which share of its nodes a run will be charged for: by its cores, else as its app was before."""
+        by_cores = self.sites.share_of_node(profile, app, resources)
+        return self._share_of_node.get((site, app.name), 1.0) if by_cores is None else by_cores
+
     def _asked_for(
-        self, app: App, manifest: Manifest, site: str, *, given: Mapping[str, str], own: bool, why: str
+        self,
+        app: App,
+        manifest: Manifest,
+        site: str,
+        *,
+        share: float,
+        given: Mapping[str, str],
+        own: bool,
+        why: str,
     ) -> Request:
         """What the gate is asked: a run with what it takes at most, and what it is expected to take."""
         nodes, limit_s = manifest.resources.nodes, manifest.resources.walltime_s
         most = None if limit_s is None else nodes * limit_s / 3600
         price = self.rules.price(site)
         expected_s, _ = self._expected(app.name, site, manifest.params, manifest.estimated_runtime_s or 0.0)
-        share = self._share_of_node.get((site, app.name), 1.0)
         return Request(
             kind="run",
             app=app.name,

@@ -15,6 +15,7 @@ from hpcagent.shown import plain
 from hpcagent.sites.limits import check, executor_for
 from hpcagent.sites.profile import Profile
 from hpcagent.sites.profiles import find_profile
+from hpcagent.sites.site import usable_cores
 from hpcagent.workspace.app_store import STORED, AppStore, code_key
 from hpcagent.workspace.desk import Desk
 from hpcagent.workspace.folder import Folder
@@ -141,6 +142,21 @@ class Sites:
                 allowed="what the site has" if not several else f"fewer {' or '.join(several)}, or a larger site",
                 do="ask for less, or name another site; nothing was run",
             ) from None
+
+    @staticmethod
+    def share_of_node(profile: Profile, app: App, resources: Resources) -> float | None:
+        """Which share of its nodes a run is charged for; None where that is not known before one has run.
+
+        Of a run on a part of one node that is its share of the node's cores.
+        """
+        if app.chain:
+            return None  # it costs what its inner runs do
+        if resources.nodes > 1:
+            return 1.0
+        cores = profile.node_cores
+        if cores is None and not profile.remote and not profile.batch:
+            cores = len(usable_cores())
+        return None if cores is None else min(1.0, resources.cores / cores)
 
     def desk(self, row: Row) -> Desk | Kept:
         """Where the runs of a site go; those with modules of their own have workers of their own."""
