@@ -115,7 +115,7 @@ class Facts:
     @property
     def gaps(self) -> int:
         """How many positions have no run: planned, not begun, and lost with their line."""
-        return len(set(range(self.next_index)) - {m.index for m in self.manifests})
+        return self.next_index - len({m.index for m in self.manifests if m.index >= 0})
 
     def add_part_result(self, result: Result, *, shared: bool) -> None:
         """Take in the result of an inner run; one that another campaign has paid for costs nothing."""

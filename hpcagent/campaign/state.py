@@ -25,6 +25,8 @@ _UNFIT = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowE
 
 # From here on the garbage collector is told to leave replayed records alone.
 MANY = 5000
+MOST_RUNS = 10_000_000
+"""A position beyond it is a damaged one; no id follows from it."""
 
 
 class State(Facts):
@@ -286,6 +288,8 @@ def _unchanged(manifest: Manifest) -> Manifest:
 
     Without this a changed digit would be believed, and the result of one point be taken for that of another.
     """
+    if not (0 <= manifest.index <= MOST_RUNS and 0 <= manifest.batch <= MOST_RUNS):
+        raise ValueError(f"run {manifest.execution_id}: no campaign has so many runs ({manifest.index}).")
     if manifest.execution_id != manifest.identity:
         raise ValueError(f"run {manifest.execution_id}: what it says was run is not what this id stands for.")
     return manifest

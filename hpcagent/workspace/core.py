@@ -64,10 +64,10 @@ class Core(CatalystCalls):
                 root / "triggers", self.events, load_triggers(triggers), self._triggered, owner=self._owner.name
             )
         with self._turn:
+            self._tell_lost()  # before anything is told of what happens from now on
             self.write_cards()
             self._remove_expired()
             self._take_up()
-            self._tell_lost()
 
     def _take_up(self) -> None:
         """Have done what was asked for and had not ended when the service before this one did."""
@@ -121,6 +121,8 @@ class Core(CatalystCalls):
         now = time.monotonic()
         with self._turn:
             self._take_late()
+        if self._untold:
+            self._tell_on()
         self.questions.look()
         if self._triggers is not None:
             try:

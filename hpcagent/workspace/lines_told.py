@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from hpcagent.contexts.event_log import EventLog
 
-__all__ = ["MOMENT_S", "OF_TOOLS", "lately_told", "told_of"]
+__all__ = ["MOMENT_S", "OF_TOOLS", "Lately", "told_of"]
 
 OF_TOOLS = (
     *("tool_registered", "tool_approved", "tool_rejected", "tool_removed", "tool_changed"),
@@ -44,16 +45,39 @@ def told_of(line: Mapping[str, Any]) -> tuple[str, dict[str, Any], str]:
     return "on_tool_registered" if here else "on_tool_deprecated", payload, key
 
 
-def lately_told(log: EventLog) -> tuple[frozenset[str], float | None]:
-    """Keys of the last events that the service has told, and the Unix time from which these are all.
+@dataclass(frozen=True, slots=True)
+class Lately:
+    """What a workspace's services have told.
 
-    The time is None where none is known: nothing was told yet, or all of it is forgotten.
+    Attributes:
+        keys: Of the last events.
+        from_: Unix time of the oldest event that was looked at; what was told before is not known. None: all was.
     """
-    lines, _ = log.read(max(log.last() - _MOST, 0), _MOST)
-    mine = [line.data for line in lines if line.data.get("by") == "workspace"]
-    if not mine:
-        return frozenset(), None
-    since = float(mine[-1]["at"]) - MOMENT_S
-    if len(lines) == _MOST:  # what was told before these is not looked at
-        since = max(since, float(lines[0].data["at"]))
-    return frozenset(str(one.get("key", "")) for one in mine), since
+
+    keys: frozenset[str]
+    from_: float | None
+
+    @classmethod
+    def told(cls, log: EventLog) -> Lately:
+        """What stands in the log of events."""
+        lines, _ = log.read(max(log.last() - _MOST, 0), _MOST)
+        mine = frozenset(str(line.data.get("key", "")) for line in lines if line.data.get("by") == "workspace")
+        return cls(mine, float(lines[0].data["at"]) if len(lines) == _MOST else None)
+
+    def since(self, lines: Iterable[tuple[float, str]]) -> float:
+        """The time from which lines of the journal may not have been told.
+
+        Services tell lines in their order, but for those of one moment. So it is a moment before the last line
+        that was told; where none was, as far as is known, before the last line at all.
+
+        Args:
+            lines: Unix time and key of each line that tells an event.
+
+        Example:
+            >>> Lately(frozenset({"a"}), None).since([(100.0, "a"), (500.0, "b")])
+            40.0
+        """
+        at = list(lines)
+        told = [time for time, key in at if key in self.keys] or [time for time, _ in at]
+        since = max(told, default=0.0) - MOMENT_S
+        return since if self.from_ is None else max(since, self.from_)

@@ -36,6 +36,8 @@ __all__ = ["MOST_OF_TOOLS", "MOST_REFUSALS", "Records"]
 
 MOST_REFUSALS = 1000
 """Lines of refusals of one person in an hour; more are counted, so that nobody fills the disk with them."""
+MOST_UNTOLD = 10_000
+"""Events that wait for a disk; beyond it the oldest are not told."""
 MOST_OF_TOOLS = 1000
 """The last lines about tools that are known: what was written and not told is among them."""
 
@@ -85,6 +87,8 @@ class Records:
         self._of_tools: deque[Mapping[str, Any]] = deque(maxlen=MOST_OF_TOOLS)  # the last lines about them
         self.accounts = Accounts()
         self.events = Events(root / "events", may_see=self._may_see)
+        self._telling = threading.Lock()
+        self._untold: deque[tuple[str, dict[str, Any], str, str, tuple[str, ...]]] = deque(maxlen=MOST_UNTOLD)
         self._owner = Caller(name=own_name(), role="admin")
         events = read_events(self.folder.journal) if self.folder.journal.exists() else ()
         self.approvals = Approvals(self._write, clock=clock, expires_s=self.rules.approval_expires_s)
@@ -426,12 +430,26 @@ class Records:
     def _tell(
         self, event: str, owner: str, payload: dict[str, Any], key: str = "", cause: Sequence[str] = ()
     ) -> None:
-        """Tell an event; what refuses it (a disk, a text that is none) costs the event, not the run."""
-        try:
-            self.events.tell(event, told_plainly(payload), owner=owner, by="workspace", key=key, cause=cause)
-        except HpcAgentError as error:
-            self.news.append(f"the event {event} was not told: {error.message}")
-            return
+        """Tell an event; what a disk refuses is told later, in its order, a text that is none costs the event."""
+        self._untold.append((event, payload, owner, key, tuple(cause)))
+        self._tell_on()
+
+    def _tell_on(self) -> None:
+        """Tell what is to be told. In order: of what was told last follows what a next service has to tell."""
+        with self._telling:
+            while self._untold:
+                event, payload, owner, key, cause = self._untold[0]
+                try:
+                    plainly = told_plainly(payload)
+                    self.events.tell(event, plainly, owner=owner, by="workspace", key=key, cause=cause)
+                except HpcAgentError as error:
+                    later = isinstance(error, StoreError)
+                    words = f"the event {event} {'is' if later else 'was'} not told: {error.message}"
+                    if not self.news or self.news[-1] != words:
+                        self.news.append(words)
+                    if later:
+                        return
+                self._untold.popleft()
         self._wake()
 
     def _wake(self) -> None:

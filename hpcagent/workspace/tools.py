@@ -8,6 +8,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ from hpcagent.workspace.app_store import packed
 from hpcagent.workspace.artifacts import read_piece
 from hpcagent.workspace.following import Following
 from hpcagent.workspace.inner import ARTIFACT
-from hpcagent.workspace.lines_told import MOMENT_S, lately_told, told_of
+from hpcagent.workspace.lines_told import Lately, told_of
 
 __all__ = ["Registered"]
 
@@ -455,22 +457,27 @@ class Registered(Following):
                 self._try(self.tools.see(change.name).record)
 
     def _tell_lost(self) -> None:
-        """Tell what the service before this one had written down, and was killed before it told it."""
+        """Tell what the service before this one had written down, and was killed before it told it.
+
+        Before anything else is told, and in the order in which it was written: a service that is killed in the
+        middle leaves what follows to the next.
+        """
         try:
-            known, since = lately_told(self.events.log)
+            told = Lately.told(self.events.log)
         except HpcAgentError as error:
             self.news.append(f"whether all events were told is not known: {error.message}")
             return
-        if since is None:
-            ends = (row.ended_at for row in self.rows.values() if row.over)
-            since = max([*ends, *(line["at"] for line in self._of_tools)], default=0.0) - MOMENT_S
-        for row in list(self.rows.values()):
-            if row.over and row.ended_at >= since and row.end_key not in known:
-                self._tell_end(row)
+        lines: list[tuple[float, str, Callable[[], None]]] = [
+            (row.ended_at, row.end_key, partial(self._tell_end, row)) for row in self.rows.values() if row.over
+        ]
         for line in self._of_tools:
             with contextlib.suppress(KeyError):  # of an older library
-                if line["at"] >= since and told_of(line)[2] not in known:
-                    self._tell_line(line)
+                lines.append((line["at"], told_of(line)[2], partial(self._tell_line, line)))
+        lines.sort(key=itemgetter(0))
+        since = told.since((at, key) for at, key, _ in lines)
+        for at, key, tell in lines:
+            if at >= since and key not in told.keys:
+                tell()
 
     def _tell_line(self, line: Mapping[str, Any]) -> None:
         """Tell what a line of the journal says of a tool or an added app."""

@@ -163,6 +163,18 @@ def test_a_planned_run_that_had_not_begun_leaves_a_gap_that_another_fills(folder
     assert len({r.manifest.execution_id for r in result.results}) == 12
 
 
+@pytest.mark.parametrize(("key", "number"), [("index", 11_111_111_111), ("index", -2), ("batch", 10**12)])
+def test_a_position_that_no_run_has_is_damage_and_takes_no_memory(folder, key, number):
+    before, lines = outcome(folder), lines_of(folder)
+    line = at(lines, "manifests", 1)
+    event = json.loads(lines[line])
+    event["manifests"][2][key] = number
+    lines[line] = json.dumps(event).encode() + b"\n"
+    write(folder, lines)
+    seen = read_run(folder)
+    assert outcome(folder) == before and "no campaign has so many runs" in str(seen) and "gone" not in str(seen)
+
+
 @pytest.mark.parametrize("kept", [0, 1, 3, 5])
 @pytest.mark.parametrize("mode", ["batch", "rolling"])
 def test_a_journal_whose_end_is_missing_gets_it_from_the_runs(whole, rolling, tmp_path, mode, kept):

@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 
 import hpcagent as ha
+from hpcagent.catalog import find_app
 from hpcagent.errors import StoreFull
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.registry.trials import Trial
 from hpcagent.runs.run import run
 from hpcagent.store.journal import Journal, read_events
-from hpcagent.workspace import beginning, booking, campaigns
+from hpcagent.workspace import beginning, booking, campaigns, lines_told
 from hpcagent.workspace import core as cores
 from hpcagent.workspace.app_store import packed
 from hpcagent.workspace.core import Core
@@ -369,6 +370,73 @@ def test_without_any_event_the_last_end_is_told_and_none_of_long_ago(services):
     services.one = Service(services.root)
     (_, last) = services.core.rows
     assert events_of(services) == [("on_job_complete", f"{last} ended")]
+
+
+def test_what_was_not_told_is_told_before_what_a_service_finds_as_it_begins(services, monkeypatch):
+    """Else the time from which events are missing would be that of the later one."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Core, "_send", lambda *_: None)
+        waits = services.ask("run", app="synthetic", params={"x": 0.1})["id"]
+    untold(services, "run", app="synthetic", params={"x": 0.3})
+    services.now += 3600
+    newer = find_app("synthetic")
+    newer = newer._changed(contract=newer.contract.model_copy(update={"version": "9.0.0"}))
+    monkeypatch.setattr("hpcagent.workspace.references.find_app", lambda _: newer)
+    services.next()  # which does not take up the run that waits
+    (quick,) = set(services.core.rows) - {waits}
+    assert events_of(services) == [("on_job_complete", f"{quick} ended"), ("on_job_failed", f"{waits} ended")]
+
+
+def test_a_service_that_is_killed_as_it_tells_what_was_not_told_leaves_the_rest_to_the_next(services, monkeypatch):
+    services.ask("run", app="synthetic", params={"x": 0.05})
+    untold(services, "run", app="synthetic", params={"x": 0.1})
+    services.now += 1
+    untold(services, "run", app="synthetic", params={"x": 0.2})
+    services.now += 3600
+    tell = Core._tell
+
+    def once(core: Core, *said: Any) -> None:
+        if len(core.events.log.read(0, 1000)[0]) > 1:
+            core._lock_file.release()
+            raise Killed
+        tell(core, *said)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Core, "_tell", once)
+        services.one.close()
+        with pytest.raises(Killed):
+            Service(services.root)
+    services.now += 3600
+    services.one = Service(services.root)
+    assert events_of(services) == [("on_job_complete", f"{one} ended") for one in services.core.rows]
+
+
+def test_what_a_full_disk_refuses_is_told_later_and_in_its_order(services, monkeypatch):
+    def full(*_: Any, **__: Any) -> int:
+        raise StoreFull("no space left on the disk", path="log")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(services.core.events), "tell", full)
+        for x in (0.1, 0.2):
+            services.ask("run", app="synthetic", params={"x": x})
+        services.core.look()
+    assert events_of(services) == [] and len(services.core.news) == 1
+    services.ask("run", app="synthetic", params={"x": 0.3})
+    assert events_of(services) == [("on_job_complete", f"{one} ended") for one in services.core.rows]
+    with monkeypatch.context() as patch:
+        patch.setattr(type(services.core.events), "tell", full)
+        services.ask("run", app="synthetic", params={"x": 0.4})
+    services.core.look()
+    assert len(events_of(services)) == 4
+
+
+def test_behind_very_many_events_of_others_nothing_is_told_twice(services, monkeypatch):
+    monkeypatch.setattr(lines_told, "_MOST", 5)
+    services.ask("run", app="synthetic", params={"x": 0.1})
+    for _ in range(10):
+        services.core.events.tell("of_mine", {}, owner="ada", by="ada")
+    services.next()
+    assert [event for event, _ in events_of(services)] == ["on_job_complete"] + 10 * ["of_mine"]
 
 
 @pytest.mark.parametrize("at", ["yesterday", None, float("nan")])
