@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 import hpcagent as ha
-from tests.warm import Command
 
 HPCAGENT = str(Path(sys.executable).with_name("hpcagent"))
 STARTS = "starts.txt"
@@ -66,8 +65,8 @@ class Campaign:
     def begin(self, *words: str) -> None:
         """Start a process of hpcagent that steers it."""
         self.out = (self.where / "out.txt").open("a")
-        self.process = Command(
-            words,
+        self.process = subprocess.Popen(
+            [HPCAGENT, *words],
             cwd=self.where,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
