@@ -239,7 +239,7 @@ class PolicyContract:
 
     @staticmethod
     def elsewhere(task: bytes) -> str:
-        """What a new process suggests, as JSON: `task` is a pickle of factory, space, objective, runs and pending points."""
+        """What a new process suggests, as JSON; `task`: a pickle of what IN_ANOTHER_PROCESS takes."""
         # The child finds what this process found, also where tests put folders on sys.path.
         command = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}\n{IN_ANOTHER_PROCESS}"]
         return subprocess.run(command, input=task, capture_output=True, timeout=120, check=True).stdout.decode()

@@ -26,6 +26,7 @@ from mcp_types import ElicitResult
 
 import hpcagent as ha
 from hpcagent.mcp.own_token import own_token
+from tests.warm import Command
 
 pytestmark = pytest.mark.slow
 
@@ -75,7 +76,7 @@ async def by_stdio(root: Path, person: Person, pids: list[int]) -> AsyncIterator
 
 @contextlib.asynccontextmanager
 async def by_http(root: Path, person: Person, pids: list[int]) -> AsyncIterator[Client]:
-    with subprocess.Popen([*MAIN, "-w", str(root), "--http"], stdout=subprocess.PIPE, text=True) as made:
+    with Command(["mcp", "-w", root, "--http"], stdout=subprocess.PIPE) as made:
         try:
             url = re.search(r"http\S+/mcp", made.stdout.readline())[0]
             pids.append(made.pid)
