@@ -13,6 +13,8 @@ import importlib
 import json
 import os
 import random
+import runpy
+import select
 import selectors
 import signal
 import socket
@@ -20,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,32 +74,37 @@ class Warm:
     def __call__(
         self, module: str, arguments: Sequence[str], moved: Sequence[tuple[int, int]], *, own_session: bool = False
     ) -> Any:
-        if module not in MODULES:
-            return self._cold(module, arguments, moved, own_session=own_session)
+        asked = {
+            "module": module,
+            "arguments": list(arguments),
+            "own_session": own_session,
+            "paths": sys.path,
+            "told": self._detach.python_command(module)[-1],
+        }
+        line = self.asked(asked, moved) if module in MODULES else None
+        return self._cold(module, arguments, moved, own_session=own_session) if line is None else forked(line)
+
+    def asked(self, asked: Mapping[str, Any], moved: Sequence[tuple[int, int]]) -> socket.socket | None:
+        """Ask for a process: a line that says its number, and then how it has ended; None where nobody forks."""
         self._begin()
         line = socket.socket(socket.AF_UNIX)
         try:
             line.connect(self._address)
         except OSError:  # a test has killed it
             line.close()
-            return self._cold(module, arguments, moved, own_session=own_session)
+            return None
         mask = os.umask(0o077)
         os.umask(mask)
-        asked = {
-            "module": module,
-            "arguments": list(arguments),
+        here = {
             "numbers": [number for _, number in moved],
-            "own_session": own_session,
             "cwd": str(Path.cwd()),
             "env": dict(os.environ),
             "mask": mask,
-            "paths": sys.path,
-            "told": self._detach.python_command(module)[-1],
         }
-        data = json.dumps(asked).encode()
+        data = json.dumps({**here, **asked}).encode()
         socket.send_fds(line, [len(data).to_bytes(8, "big")], [descriptor for descriptor, _ in moved])
         line.sendall(data)
-        return forked(line)
+        return line
 
     @property
     def address(self) -> str:
@@ -155,6 +162,91 @@ def forked(line: socket.socket) -> Any:
             line.close()
 
     return Forked()
+
+
+class Script(subprocess.Popen[str]):
+    """A script in a fork of the process of `Warm`: as `Popen([sys.executable, SCRIPT, WORDS], ...)`, without its imports.
+
+    For campaigns of which a test watches what happens to them. It has the folder, environment and streams that are given,
+    its folder is the first where it finds modules, and it is `__main__`.
+
+    Args:
+        command: The script and its words.
+        module: A module with a function `main()` in its place; `command` has the words alone.
+        options: Of `Popen`: `cwd`, `env`, `start_new_session` and what it says of streams.
+    """
+
+    def __init__(
+        self, command: Sequence[str | Path], *, module: str = "", start_new_session: bool = False, **options: Any
+    ) -> None:
+        self._module, self._own_session = module, start_new_session
+        self._line: socket.socket | None = None
+        super().__init__([str(word) for word in command], text=True, **options)
+
+    def _execute_child(self, *given: Any) -> None:
+        command, _, _, _, _, cwd, env, _, _, _, *ends = given[:16]
+        stdin, _, _, stdout, _, stderr = ends
+        streams = [own if end == -1 else end for own, end in enumerate((stdin, stdout, stderr))]
+        folder = [] if self._module else [str(Path(cwd or "", command[0]).absolute().parent)]
+        asked = {
+            "module": self._module,
+            "arguments": command,
+            "own_session": self._own_session,
+            "cwd": str(cwd or Path.cwd()),
+            "env": dict(os.environ if env is None else env),
+            "paths": [*folder, *(path for path in sys.path if not Path(path).is_relative_to(ROOT / "tests"))],
+            "told": json.dumps([[], []]),
+        }
+        from hpcagent.elsewhere.detach import started
+
+        assert isinstance(started, Warm)
+        self._line = started.asked(asked, list(zip(streams, range(3), strict=True)))
+        assert self._line is not None, "a test has killed the process that forks"
+        self.pid = self._number()
+        self._child_created = True
+        self._close_pipe_fds(*ends)  # type: ignore[attr-defined]
+
+    def _number(self) -> int:
+        assert self._line is not None
+        read = b""
+        while not read.endswith(b"\n"):
+            more = self._line.recv(1)
+            assert more, "the process that forks has ended"
+            read += more
+        return int(read)
+
+    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
+        if self.returncode is None and self._line is not None and select.select([self._line], [], [], 0)[0]:
+            self.returncode = self._number()
+            self._line.close()
+            self._line = None
+        return self.returncode
+
+    def _wait(self, timeout: float | None) -> int:
+        if self._line is not None:
+            select.select([self._line], [], [], timeout)
+        if self._internal_poll() is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return self.returncode
+
+
+class Command(Script):
+    """`hpcagent WORDS`, likewise."""
+
+    def __init__(self, words: Sequence[object], **options: Any) -> None:
+        super().__init__([str(word) for word in words], module="hpcagent.cli", **options)
+
+
+def command(*words: object, timeout: float = 300.0, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run `hpcagent WORDS` to its end, in a fork; what it says is caught. `options` as those of `Command`."""
+    options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    with Command(words, **options) as process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 # -- who forks ------------------------------------------------------------------------------------
@@ -243,18 +335,24 @@ def go(asked: dict[str, Any], given: Sequence[int]) -> None:
         os.dup2(descriptor, number)
     for descriptor in {*given, *high} - set(asked["numbers"]):
         os.close(descriptor)
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
+    if os.environ.get("PYTHONUNBUFFERED"):
+        sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
     random.seed()
     if asked["paths"] is not None:
         by_hand = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
         sys.path[:] = dict.fromkeys([*asked["paths"], *by_hand])
-    sys.argv[:] = [asked["module"], *asked["arguments"]]
+    sys.argv[:] = [*filter(None, [asked["module"]]), *asked["arguments"]]
     as_told(json.loads(asked["told"])[1])
-    importlib.import_module(asked["module"]).main()
+    if asked["module"]:
+        importlib.import_module(asked["module"]).main()
+    else:
+        runpy.run_path(asked["arguments"][0], run_name="__main__")
 
 
 if __name__ == "__main__":
     from hpcagent.later import HEAVY, defer_when_imported
-    from hpcagent.sites.launch import UNNEEDED, defer
+    from hpcagent.sites.launch import UNNEEDED, defer, load_parsl
 
     defer(*UNNEEDED)  # as a process does that is started for itself
     defer_when_imported(*HEAVY)
@@ -263,6 +361,7 @@ if __name__ == "__main__":
     for module in (*MODULES, *NEEDED):
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
+    load_parsl()
     gc.freeze()
     run = serve(where)
     if run is not None:

@@ -533,7 +533,9 @@ class _Probe:
         ranks_ = 2 if self.mode == "mpi" and int(self.site.about["node_cores"]) > 1 else 1
         what = f"LAMMPS run of {ranks_} rank(s)"
         app = lammps("lj_melt", resources=Resources(ranks_per_node=ranks_, walltime_s=120))
-        manifest = app.manifest({})
+        manifest = app.manifest(
+            {"equil_steps": 100, "steps": 500}
+        )  # half a second of work, and long enough for a speed
         order = app.order(manifest, work=self.folder / "work", site=self.site.about)
         future = self._submit(execute, order, cores=ranks_)
         yield from self._answer(future, what)

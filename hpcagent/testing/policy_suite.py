@@ -70,6 +70,12 @@ HISTORIES = (
     "huge and negative",
 )
 
+IN_ANOTHER_PROCESS = """
+import json, pickle, sys
+factory, space, objective, runs, waiting = pickle.load(sys.stdin.buffer)
+print(json.dumps(factory(space=space, objective=objective, seed=7).suggest(runs, 4, waiting)))
+"""
+
 # Each space with a third of the histories, and each history with a third of the spaces.
 PAIRS = [(name, kind) for i, name in enumerate(SPACES) for j, kind in enumerate(HISTORIES) if (i + j) % 3 == 0]
 
@@ -229,15 +235,14 @@ class PolicyContract:
             task = pickle.dumps((type(self).factory, space, OBJECTIVE, runs, waiting))
         except (pickle.PicklingError, AttributeError, TypeError):
             pytest.skip("the factory cannot be pickled")
-        code = (
-            "import json, pickle, sys\n"
-            "factory, space, objective, runs, waiting = pickle.load(sys.stdin.buffer)\n"
-            "print(json.dumps(factory(space=space, objective=objective, seed=7).suggest(runs, 4, waiting)))"
-        )
+        assert json.loads(self.elsewhere(task)) == self.fresh(space, kind, 4, waiting)
+
+    @staticmethod
+    def elsewhere(task: bytes) -> str:
+        """What a new process suggests, as JSON; `task`: a pickle of what IN_ANOTHER_PROCESS takes."""
         # The child finds what this process found, also where tests put folders on sys.path.
-        command = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}\n{code}"]
-        answer = subprocess.run(command, input=task, capture_output=True, timeout=120, check=True)
-        assert json.loads(answer.stdout) == self.fresh(space, kind, 4, waiting)
+        command = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}\n{IN_ANOTHER_PROCESS}"]
+        return subprocess.run(command, input=task, capture_output=True, timeout=120, check=True).stdout.decode()
 
     def test_a_long_history_works(self) -> None:
         space = SPACES["mixed"]

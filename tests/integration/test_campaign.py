@@ -23,6 +23,7 @@ from hpcagent.errors import AppFailed, BadInput, Interrupted, RunDirChanged, Run
 from hpcagent.reports.report import report
 from hpcagent.store.journal import read_events
 from hpcagent.store.metrics_file import read_table
+from tests.warm import Script
 
 GATED = ha.maximize("value", subject_to={"error": ha.at_most(1.0)})
 
@@ -134,9 +135,7 @@ if __name__ == "__main__":
 
 def start(folder: Path, script: Path) -> subprocess.Popen:
     script.write_text(SCRIPT.format(here=str(Path(__file__).parent), folder=str(folder)))
-    return subprocess.Popen(
-        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    return Script([script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def wait_for_results(folder: Path, n: int) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.shell import forked
+from tests.warm import Command, command
 
 GOOD = """
 app = "synthetic"
@@ -32,21 +33,16 @@ name = "sobol"
 
 
 def hpcagent(*words, cwd, **options):
-    """The command: runs as users begin them, all else in a fork of this process."""
+    """The command: runs in a process of their own, all else in a fork of this one."""
     if words[0] != "run" or "--dry-run" in words:
         return forked(*words, cwd=cwd, **options)
-    return subprocess.run(
-        [sys.executable, "-m", "hpcagent.cli", *map(str, words)],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        **options,
-    )
+    return command(*words, cwd=cwd, **options)
 
 
 def test_run_status_report_export_and_resume_tell_the_same_story(tmp_path):
     (tmp_path / "my.toml").write_text(GOOD)
-    run = hpcagent("run", "my.toml", cwd=tmp_path)
+    words = [sys.executable, "-m", "hpcagent.cli", "run", "my.toml"]  # as users begin it
+    run = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert "best: x = " in run.stdout and "runs/my" in run.stdout and "batch 1: 8/8 runs" in run.stderr
     folder = tmp_path / "runs" / "my"
@@ -230,13 +226,8 @@ def test_a_detached_campaign_goes_on_by_itself_and_can_be_followed_and_stopped(t
         for more in ([], ["--detach"]):
             second = hpcagent("run", "my.toml", *more, cwd=tmp_path)
             assert second.returncode == 1 and f"process {pid}" in second.stderr
-        follower = subprocess.Popen(
-            [sys.executable, "-m", "hpcagent.cli", "status", "runs/my", "--follow"],
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        words = ["status", "runs/my", "--follow"]
+        follower = Command(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert follower.stdout is not None
         first = [follower.stdout.readline() for _ in range(3)]
         assert "of 800 run(s) so far" in first[0] and f"a coordinator is at it (process {pid}" in first[1]

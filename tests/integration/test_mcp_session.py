@@ -26,6 +26,7 @@ from mcp_types import ElicitResult
 
 import hpcagent as ha
 from hpcagent.mcp.own_token import own_token
+from tests.warm import Command
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +40,7 @@ node_hours = 50
 nodes_times_hours = 0.04
 because = "more than 0.04 node-hours"
 """
-CAP = {"until.max_runs": 4, "until.node_hours": 0.05, "fixed.steps": 400}
+CAP = {"until.max_runs": 4, "until.node_hours": 0.05, "fixed.steps": 400, "fixed.equil_steps": 100}
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ async def by_stdio(root: Path, person: Person, pids: list[int]) -> AsyncIterator
 
 @contextlib.asynccontextmanager
 async def by_http(root: Path, person: Person, pids: list[int]) -> AsyncIterator[Client]:
-    with subprocess.Popen([*MAIN, "-w", str(root), "--http"], stdout=subprocess.PIPE, text=True) as made:
+    with Command(["mcp", "-w", root, "--http"], stdout=subprocess.PIPE) as made:
         try:
             url = re.search(r"http\S+/mcp", made.stdout.readline())[0]
             pids.append(made.pid)
@@ -132,7 +133,7 @@ async def first_half(client: Client, person: Person) -> dict[str, str]:
     begun = await said(client, "start_campaign", campaign="lj_tuning", changes=less, why="how fast can argon be?")
     assert len(person.asked) == 2 and "0.045" in person.asked[1]
 
-    run = await said(client, "run_job", kind="lj_argon", params={"steps": 500}, walltime_s=60)
+    run = await said(client, "run_job", kind="lj_argon", params={"steps": 500, "equil_steps": 100}, walltime_s=60)
     with anyio.fail_after(120):
         async with client.listen(resource_subscriptions=[run["uri"]]) as told:
             while (await said(client, "get_status", run_id=run["run_id"]))["phase"] == "pending":

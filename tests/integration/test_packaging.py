@@ -86,10 +86,10 @@ def dependencies() -> list[str]:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what a build needs, with the traces that a use of it leaves."""
+    """A copy of what a build needs, with the traces that a use of it leaves: compiled modules, too."""
     copy = tmp_path_factory.mktemp("checkout")
     for name in ("hpcagent", *DATA):
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("*.egg-info"))
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy / name)
     for name in DATA:

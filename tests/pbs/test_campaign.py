@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.warm import Script
+
 pytestmark = pytest.mark.slow
 
 FAULTS = Path(__file__).parents[1] / "slurm" / "faults"
@@ -31,6 +33,7 @@ def _module(name: str, path: Path) -> Any:
 faults = _module("faults", FAULTS / "faults.py")
 on_pbs = _module("on_pbs", FAULTS / "on_pbs.py")  # imports `faults`
 Driven = on_pbs.DrivenOnPbs
+Driven.begin = Script
 RUNS = faults.RUNS
 REAL_TIMES = _module("tests_pbs_fake", Path(__file__).parent / "fake" / "pbs.py").REAL_TIMES
 

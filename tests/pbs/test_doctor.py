@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 
@@ -12,14 +11,13 @@ import pytest
 from hpcagent.sites.doctor import examine
 from hpcagent.sites.limits import with_overrides
 from hpcagent.sites.profiles import find_profile
+from tests.warm import Command, command
 
 COMMAND = [sys.executable, "-m", "hpcagent.cli"]
 
 
 def doctor(tmp_path, *options):
-    done = subprocess.run(
-        [*COMMAND, "doctor", "--site", "pbs", "--json", *options], cwd=tmp_path, capture_output=True, text=True
-    )
+    done = command("doctor", "--site", "pbs", "--json", *options, cwd=tmp_path)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     return done.returncode, {line["what"]: line for line in lines}, done.stdout + done.stderr
 
@@ -75,7 +73,6 @@ def test_a_campaign_runs_inside_a_job_on_the_cores_of_the_job(pbs, tmp_path):
 @pytest.mark.slow
 def test_what_a_killed_coordinator_has_left_is_reaped_from_the_command_line(pbs, tmp_path):
     run = [
-        *COMMAND,
         "run",
         "synthetic",
         "--site",
@@ -87,7 +84,7 @@ def test_what_a_killed_coordinator_has_left_is_reaped_from_the_command_line(pbs,
         "fixed.run_time_s=2",
     ]
     with (tmp_path / "out").open("w") as out:
-        process = subprocess.Popen(run, cwd=tmp_path, stdout=out, stderr=out)
+        process = Command(run, cwd=tmp_path, stdout=out, stderr=out)
     give_up = time.monotonic() + 300
     ledger = tmp_path / "r" / "jobs.jsonl"
     while not any(job["state"] == "R" and name in ledger.read_text() for name, job in pbs.jobs().items()):
@@ -96,7 +93,8 @@ def test_what_a_killed_coordinator_has_left_is_reaped_from_the_command_line(pbs,
     process.kill()
     process.wait()
     (left,) = pbs.open_jobs()
-    done = subprocess.run([*COMMAND, "reap", "r"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = command("reap", "r", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     # Its workers end without their coordinator: on a busy machine before `reap` has asked.
     assert left in done.stdout and ("cancelled" in done.stdout or "ended" in done.stdout)
     assert pbs.open_jobs() == []
@@ -114,15 +112,15 @@ CAPTURED = {
 def test_a_dead_sbatch_on_the_path_makes_no_slurm_of_a_site_with_pbs(pbs, tmp_path, monkeypatch):
     """Nor does a client without its controller; `auto`, `site new` and the doctor say what they saw of it."""
     pbs.set(hosts={"n1": 4, "n2": 4}, queues=CAPTURED)
-    for command in ("sbatch", "scontrol"):
-        stub = tmp_path / "stubs" / command
+    for name in ("sbatch", "scontrol"):
+        stub = tmp_path / "stubs" / name
         stub.parent.mkdir(exist_ok=True)
         stub.write_text("#!/bin/sh\necho 'Slurmctld(primary) at gone is DOWN'\nexit 1\n")
         stub.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'stubs'}:{pbs.env['PATH']}")
     assert find_profile("auto").kind == "pbs"
-    new = [*COMMAND, "site", "new", "mine", "--yes", "--queue", "short"]
-    done = subprocess.run(new, cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = command("site", "new", "mine", "--yes", "--queue", "short", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     assert "Slurm does not answer (scontrol ping ended with 1: Slurmctld(primary) at gone is DOWN)" in done.stderr
     assert "PBS answers (server vm)" in done.stderr
     monkeypatch.chdir(tmp_path)
@@ -130,15 +128,11 @@ def test_a_dead_sbatch_on_the_path_makes_no_slurm_of_a_site_with_pbs(pbs, tmp_pa
     assert mine.kind == "pbs" and set(mine.queues) == set(CAPTURED) and mine.block.walltime == "00:10:00"
     short = mine.queues["short"]
     assert (short.max_nodes, short.max_walltime, mine.nodes[short.node].cores) == (2, "00:10:00", 4)
-    done = subprocess.run(
-        [*COMMAND, "doctor", "--no-submit", "--json"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = command("doctor", "--no-submit", "--json", cwd=tmp_path)
     checks = [json.loads(line) for line in done.stdout.splitlines()]
     (other,) = (check for check in checks if check["what"] == "site")
     assert other["status"] == "warn" and "not taken by auto: Slurm does not answer" in other["found"]
     assert any(check["what"] == "scheduler" and check["found"].startswith("PBS") for check in checks)
     stub.write_text("#!/bin/sh\necho 'Slurmctld(primary) at here is UP'\n")
-    done = subprocess.run(
-        [*COMMAND, "site", "new", "--yes"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = command("site", "new", "--yes", cwd=tmp_path)
     assert done.returncode == 2 and "Two schedulers answer on this machine" in done.stderr

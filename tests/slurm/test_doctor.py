@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from hpcagent.sites.opening import open_site
 from hpcagent.sites.profile import Profile
 from hpcagent.sites.profiles import find_profile
 from hpcagent.sites.workers.job_scripts import job_script
+from tests.shell import forked
 
 SITE = {
     "name": "here",
@@ -115,14 +114,7 @@ def test_a_new_profile_has_what_the_scheduler_tells_of_the_queue(cluster, tmp_pa
 
 
 def site_new(folder, *words, typed=""):
-    return subprocess.run(
-        [sys.executable, "-m", "hpcagent.cli", "site", "new", *words],
-        cwd=folder,
-        input=typed,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return forked("site", "new", *words, cwd=folder, input=typed)
 
 
 def test_every_queue_of_the_scheduler_may_be_named_with_a_new_profile(cluster, tmp_path):

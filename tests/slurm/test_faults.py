@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.warm import Script
+
 HERE = Path(__file__).parent
 
 
@@ -31,6 +33,7 @@ def _faults() -> Any:
 
 faults = _faults()
 Setting, Driven = faults.Setting, faults.Driven
+Driven.begin = Script
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from hpcagent.sites.ledger import read_ledger
+from tests.warm import Command
 
 pytestmark = pytest.mark.slow
 
@@ -63,9 +63,6 @@ def full(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.Fixtur
 
 def test_a_campaign_waits_for_room_longer_than_it_used_to_and_then_runs(full: Any) -> None:
     words = [
-        sys.executable,
-        "-m",
-        "hpcagent.cli",
         "run",
         "my.toml",
         "--site",
@@ -75,7 +72,7 @@ def test_a_campaign_waits_for_room_longer_than_it_used_to_and_then_runs(full: An
         "--no-plots",
     ]
     with Path("out").open("wb") as out:
-        process = subprocess.Popen(words, stdout=out, stderr=out)
+        process = Command(words, stdout=out, stderr=out)
     deadline = time.monotonic() + 60
     while not Path("r/jobs.jsonl").exists() and time.monotonic() < deadline:
         time.sleep(0.2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from hpcagent.sites import reap as module
 from hpcagent.sites.ledger import Ledger, read_ledger
 from hpcagent.sites.reap import end_leftovers, reap
 from hpcagent.store.rundir import Lock
+from tests.warm import Script
 
 SUBMITTER = """
 import os, signal, sys
@@ -42,8 +42,11 @@ provider.submit("exec sleep 300", 1, "hpcagent.htex.block-2")
 def killed_submitter(root: Path, when: str) -> None:
     """A coordinator that is killed between the submission of its third job and its note of the id, or before."""
     root.mkdir()
-    done = subprocess.run([sys.executable, "-c", SUBMITTER, str(root), when], capture_output=True, text=True)
-    assert done.returncode == -9, done.stderr
+    script = root.with_name("submitter.py")
+    script.write_text(SUBMITTER)
+    with Script([script, root, when], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        said, _ = process.communicate()
+    assert process.returncode == -9, said
 
 
 def test_reap_ends_what_a_killed_submitter_left_and_nothing_else(cluster: Any, tmp_path: Path) -> None:

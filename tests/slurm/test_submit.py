@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -15,6 +14,7 @@ import pytest
 
 from hpcagent.sites.ledger import read_ledger
 from tests.on_record import hosts_on_record
+from tests.warm import command
 
 pytestmark = pytest.mark.slow
 
@@ -64,9 +64,7 @@ def write(*, margin_s, nodes=1, runs=12, run_time_s=2.0, walltime="00:03:00"):
 
 
 def hpcagent(*words, check=True):
-    done = subprocess.run(
-        [sys.executable, "-m", "hpcagent.cli", *words], capture_output=True, text=True, check=False, timeout=900
-    )
+    done = command(*words, timeout=900)
     assert not check or done.returncode == 0, done.stdout + done.stderr
     return done
 

@@ -9,10 +9,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 
@@ -38,6 +38,7 @@ max_blocks = 2
 {memory}
 [executors.workers]
 worker_init = '''{worker_init}'''
+preload = ["hpcagent.apps.decorator"]
 """
 
 
@@ -57,8 +58,18 @@ class Setting:
     environment: dict[str, str] = field(default_factory=dict)
 
 
+def _cold(command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, *command], text=True, **options)
+
+
 class Driven:
-    """A campaign in a process of its own, on a cluster, in a folder; `kind` is `hpcagent` or `parsl`."""
+    """A campaign in a process of its own, on a cluster, in a folder; `kind` is `hpcagent` or `parsl`.
+
+    Attributes:
+        begin: Starts a script with its words; tests have one that costs no imports.
+    """
+
+    begin: ClassVar[Callable[..., subprocess.Popen[str]]] = staticmethod(_cold)
 
     def __init__(self, cluster: Any, folder: Path, setting: Setting, *, kind: str = "hpcagent") -> None:
         self.cluster, self.folder, self.setting, self.kind = cluster, folder, setting, kind
@@ -97,19 +108,11 @@ class Driven:
         if self.kind == "parsl":  # its scripts are found by the PATH only
             environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
         with (self.folder / "stderr").open("a") as stderr:
-            self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    str(self.script / words[0]),
-                    *words[1:],
-                    str(s.runs),
-                    str(s.seconds),
-                    str(s.eats_mb),
-                    *more,
-                ],
+            command = [str(self.script / words[0]), *words[1:], str(s.runs), str(s.seconds), str(s.eats_mb), *more]
+            self.process = self.begin(
+                command,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                text=True,
                 cwd=self.folder,
                 env=environment,
             )

@@ -38,6 +38,7 @@ walltime = "{walltime}"
 {block}
 [executors.workers]
 worker_init = '''{worker_init}'''
+preload = ["hpcagent.apps.decorator"]
 """
 
 

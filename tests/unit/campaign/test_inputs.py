@@ -29,6 +29,7 @@ from hpcagent.errors import BadInput, InputsChanged
 from hpcagent.reports.report import report
 from hpcagent.runs.follow import follow
 from tests.unit.campaign.records_for_tests import never_ended
+from tests.warm import Script
 
 STUDY = """
 from pathlib import Path
@@ -702,8 +703,10 @@ def test_a_script_with_an_edited_helper_is_refused_and_workers_that_have_it_go_o
 
     def script(*words: str) -> subprocess.CompletedProcess[str]:
         env = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
-        command = [sys.executable, "script.py", *words]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, env=env)
+        options = {"cwd": tmp_path, "env": env, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with Script(["script.py", *words], **options) as process:
+            out, err = process.communicate(timeout=120)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     # Edited after the first run: the worker has imported it, and goes on with what the campaign began with.
     first = script("6", other)

@@ -27,6 +27,7 @@ from hpcagent.sites.schedulers.answers import Job
 from hpcagent.sites.schedulers.base import Scheduler
 from hpcagent.store.rundir import Lock
 from tests.unit.campaign.records_for_tests import in_directories
+from tests.warm import Command
 
 
 def shell(*words):
@@ -233,9 +234,7 @@ def test_a_coordinator_is_stopped_as_by_ctrl_c_and_what_has_finished_is_kept(tmp
         "--set",
         "fixed.run_time_s=0.5",
     )
-    begun = subprocess.Popen(
-        [sys.executable, "-m", "hpcagent.cli", *map(str, words)], stderr=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+    begun = Command(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
     deadline = time.monotonic() + 60
     while not (folder / "events.jsonl").exists() or not ha.open_run(folder).results:
         assert begun.poll() is None and time.monotonic() < deadline

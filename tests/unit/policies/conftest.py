@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
-from hpcagent.testing.policy_suite import HISTORIES, SPACES
+from hpcagent.testing.policy_suite import HISTORIES, IN_ANOTHER_PROCESS, SPACES, PolicyContract
+from tests.warm import Script
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other process of the contract is a fork of one that has its imports: with other hashes than this one."""
+
+    def elsewhere(task: bytes) -> str:
+        folder = tmp_path_factory.mktemp("elsewhere")
+        script, given = folder / "script.py", folder / "task"
+        script.write_text(IN_ANOTHER_PROCESS)
+        given.write_bytes(task)
+        with given.open("rb") as stdin, Script([script], stdin=stdin, stdout=subprocess.PIPE) as process:
+            said, _ = process.communicate(timeout=120)
+        assert process.returncode == 0
+        return said
+
+    monkeypatch.setattr(PolicyContract, "elsewhere", staticmethod(elsewhere))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
