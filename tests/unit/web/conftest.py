@@ -134,8 +134,9 @@ class Browser:
     def drive(self, told: dict[str, Any], meanwhile: Mapping[str, Callable[[], None]]) -> Any:
         """What a scenario has seen; `meanwhile` is done when the scenario prints its word."""
         if self._process is None or self._process.poll() is not None:
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-            self._process = subprocess.Popen(self._command, **pipes, text=True)
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
