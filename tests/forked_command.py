@@ -1,6 +1,7 @@
-"""`hpcagent WORDS` as a fork of the process of tests/warm.py: `python -IS forked_command.py ADDRESS WORDS`.
+"""`hpcagent WORDS` as a fork of the process of tests/warm.py: `python -IS forked_command.py ADDRESS [--before=CODE] WORDS`.
 
-For pages of the docs, whose commands are many and short. It has the streams, folder and environment of this process, and its exit code.
+For pages of the docs, whose commands are many and short, and for servers, whose imports take longer than what is tested.
+It has the streams, folder and environment of this process, and its exit code. The code is run in the fork before.
 """
 
 import json
@@ -10,6 +11,7 @@ import socket
 import sys
 
 address, *words = sys.argv[1:]
+before = words.pop(0).removeprefix("--before=") if words[0].startswith("--before=") else ""
 line = socket.socket(socket.AF_UNIX)
 line.connect(address)
 mask = os.umask(0o077)
@@ -17,6 +19,7 @@ os.umask(mask)
 asked = {
     "module": "hpcagent.cli",
     "arguments": words,
+    "before": before,
     "numbers": [0, 1, 2],
     "own_session": False,
     "cwd": os.getcwd(),  # noqa: PTH109 - without imports

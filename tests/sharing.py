@@ -32,7 +32,7 @@ OWN = frozenset(
             "the_cluster",
             "the_accounting_cluster",
         ),
-        *("fake_pbs", "the_rig", "lammps", "killed_log", "quad", "gpaw", "pwx"),
+        *("fake_pbs", "the_rig", "the_browser", "lammps", "killed_log", "quad", "gpaw", "pwx"),
     }
 )
 

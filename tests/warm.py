@@ -48,8 +48,21 @@ NEEDED = (
         "hpcagent.policies.bayes",
     ),
     *("hpcagent.statistics.surrogate", "hpcagent.sites.opening", "hpcagent.apps.landscape"),
+    # What a service reads of the packaged apps, what is drawn and sent, and the server of `hpcagent mcp`.
+    *(
+        "hpcagent.science.lammps.contract",
+        "hpcagent.science.lammps.promised",
+        "hpcagent.science.lammps.metric_table",
+    ),
+    *("hpcagent.science.lammps.failures", "hpcagent.science.engines.classical", "hpcagent.reports.model_plots"),
+    *("hpcagent.science.chains.adsorption", "hpcagent.sites.workers.wire", "hpcagent.apps.executable.matching"),
+    *("hpcagent.reports.sweep_plots", "hpcagent.science.structures.slab", "PIL.JpegImagePlugin"),
+    *("hpcagent.sites.workers.local", "hpcagent.runs.run", "threadpoolctl"),
+    *("hpcagent.mcp.http", "hpcagent.mcp.stdio"),
 )
 LONGEST = 1 << 20
+PLOTS = "HPCAGENT_TESTS_PLOTS"
+"""Where it is set, a campaign that goes on by itself draws the plots of its report: they take as long as all else of it."""
 
 
 # -- who asks -------------------------------------------------------------------------------------
@@ -105,6 +118,20 @@ class Warm:
         socket.send_fds(line, [len(data).to_bytes(8, "big")], [descriptor for descriptor, _ in moved])
         line.sendall(data)
         return line
+
+    def command(self, *words: str, before: str = "") -> list[str]:
+        """The command `hpcagent WORDS` as a fork, after the code `before`: for servers, which users start as processes.
+
+        SIGINT, SIGTERM and SIGHUP to its process reach the fork, and its exit code is that of the fork.
+        """
+        return [
+            sys.executable,
+            "-IS",
+            str(ROOT / "tests" / "forked_command.py"),
+            self.address,
+            f"--before={before}",
+            *words,
+        ]
 
     @property
     def address(self) -> str:
@@ -265,6 +292,26 @@ def received(line: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
     return (json.loads(data[8:]) if 8 < len(data) == whole else None), fds
 
 
+def prepare() -> None:
+    """Load of Parsl what a site needs, and draw and write once: what that looks for and keeps is there in all forks."""
+    import io
+
+    from hpcagent.sites.launch import load_parsl
+
+    load_parsl()
+    with contextlib.suppress(ImportError):
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        figure = Figure()
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot(xlabel="a", ylabel="$10^{-3}$", title="b")
+        axes.plot([1, 10], [1, 100], label="c")
+        axes.set(xscale="log", yscale="log")
+        axes.legend()
+        figure.savefig(io.BytesIO(), format="png")
+
+
 def serve(address: str) -> Callable[[], None] | None:
     """Fork a process for each request, until stdin ends; returns in each of them what it is to do."""
     told, told_by = socket.socketpair()
@@ -344,6 +391,11 @@ def go(asked: dict[str, Any], given: Sequence[int]) -> None:
         sys.path[:] = dict.fromkeys([*asked["paths"], *by_hand])
     sys.argv[:] = [*filter(None, [asked["module"]]), *asked["arguments"]]
     as_told(json.loads(asked["told"])[1])
+    exec(asked.get("before", ""), {})
+    if asked["module"] == "hpcagent.runs.attached" and PLOTS not in os.environ:
+        from hpcagent.reports import plots
+
+        plots.draw = lambda *_: []
     if asked["module"]:
         importlib.import_module(asked["module"]).main()
     else:
@@ -352,7 +404,7 @@ def go(asked: dict[str, Any], given: Sequence[int]) -> None:
 
 if __name__ == "__main__":
     from hpcagent.later import HEAVY, defer_when_imported
-    from hpcagent.sites.launch import UNNEEDED, defer, load_parsl
+    from hpcagent.sites.launch import UNNEEDED, defer
 
     defer(*UNNEEDED)  # as a process does that is started for itself
     defer_when_imported(*HEAVY)
@@ -361,7 +413,7 @@ if __name__ == "__main__":
     for module in (*MODULES, *NEEDED):
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
-    load_parsl()
+    prepare()
     gc.freeze()
     run = serve(where)
     if run is not None:

@@ -1,4 +1,7 @@
-"""The server over HTTP: a process of its own on loopback, as clients and as attackers reach it."""
+"""The server over HTTP: a process of its own on loopback, as clients and as attackers reach it.
+
+Most are forks of the process of tests/warm.py.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
+from hpcagent.elsewhere import detach
 from hpcagent.errors import BadInput
 from hpcagent.mcp.http import serve_http
 from hpcagent.mcp.own_token import own_token
@@ -34,9 +38,15 @@ MODERN = "2026-07-28"
 
 
 @contextlib.contextmanager
-def serving(root: Path, *words: str, before: str = "") -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """A server of a workspace, and its URL."""
-    command = [sys.executable, "-c", f"{before}\n{MAIN}", "mcp", "--workspace", str(root), "--http", *words]
+def serving(
+    root: Path, *words: str, before: str = "", own: bool = False
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A server of a workspace, and its URL; `own`: in a process that is no fork."""
+    words = ("mcp", "--workspace", str(root), "--http", *words)
+    if own:
+        command = [sys.executable, "-c", f"{before}\n{MAIN}", *words]
+    else:
+        command = detach.started.command(*words, before=before)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as made:
         try:
             line = made.stdout.readline()
@@ -128,7 +138,7 @@ def test_who_is_let_in(served, workspace):
 
 def test_the_token_is_the_owners_alone_and_in_no_output(workspace):
     root = workspace.folder.root
-    with serving(root) as (url, process):
+    with serving(root, own=True) as (url, process):
         path = root / "mcp-token"
         token = path.read_text().strip()
         assert stat.S_IMODE(path.stat().st_mode) == 0o600 and len(token) == 43
@@ -247,7 +257,7 @@ def test_a_slow_client_and_one_that_goes_are_cut_off_and_hold_nothing(workspace,
     if parser == "h11":
         impatient += "; sys.modules['httptools'] = None"
     root = workspace.folder.root
-    with serving(root, before=impatient) as (url, process):
+    with serving(root, before=impatient, own=True) as (url, process):
         host, port = "127.0.0.1", int(url.rpartition(":")[2].partition("/")[0])
         head = (
             f"POST /mcp HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"

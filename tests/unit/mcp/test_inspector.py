@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,17 +13,18 @@ from typing import Any
 import pytest
 
 import hpcagent as ha
+from hpcagent.elsewhere import detach
 
 pytestmark = pytest.mark.slow
 
-MAIN = "from hpcagent.cli import main; main()"
 POINT = {"kind": "synthetic", "params": {"timestep": 1e-3, "skin": 3.0}}
 OUT_OF_BOUNDS = {"kind": "synthetic", "params": {"timestep": 1.0, "skin": 3.0}}
 SAYS_IS_ERROR = 5  # exit code of the inspector
 
 
 def hpcagent_mcp(workspace: ha.Workspace, *words: str) -> list[str]:
-    return [sys.executable, "-c", MAIN, "mcp", "--workspace", str(workspace.folder.root), *words]
+    """The command as a fork of the process of tests/warm.py; the inspector starts the server by itself."""
+    return detach.started.command("mcp", "--workspace", str(workspace.folder.root), *words)
 
 
 def config(workspace: ha.Workspace, folder: Path, *words: str) -> Path:

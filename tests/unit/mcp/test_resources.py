@@ -218,7 +218,8 @@ def test_addresses_are_completed(drive, run, workspace):
     assert none == unknown == [] and folder.is_dir()
 
 
-def test_a_campaign_has_answer_report_and_plots(drive, workspace):
+def test_a_campaign_has_answer_report_and_plots(drive, workspace, monkeypatch):
+    monkeypatch.setenv("HPCAGENT_TESTS_PLOTS", "1")  # tests/warm.py
     goal = {"maximize": "value"}
     found = workspace.bayesian_optimize("synthetic", goal, 4, search_space={"x": {}, "y": {}}, site="threads")
     uri = f"campaign://{found['id']}"

@@ -1,7 +1,11 @@
-"""`hpcagent mcp` over stdin and stdout: a process of its own, driven by the SDK's client."""
+"""`hpcagent mcp` over stdin and stdout: a process of its own, driven by the SDK's client.
+
+Most are forks of the process of tests/warm.py.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -14,6 +18,8 @@ import anyio
 import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
+
+from hpcagent.elsewhere import detach
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +46,10 @@ NOISY = """\
 """
 
 
-def command(*words: str, before: str = "") -> list[str]:
+def command(*words: str, before: str = "", own: bool = False) -> list[str]:
+    """The server's; `own`: no fork."""
+    if not own:
+        return detach.started.command("mcp", *words, before=textwrap.dedent(before))
     return [sys.executable, "-c", f"{textwrap.dedent(before)}\n{MAIN}", "mcp", *words]
 
 
@@ -67,16 +76,22 @@ def test_whatever_is_printed_stdout_is_the_protocols_alone(workspace, tmp_path, 
         assert f"{words}\n" in said, said
 
 
-@pytest.fixture
-def process(workspace) -> Iterator[subprocess.Popen[bytes]]:
+@contextlib.contextmanager
+def begun(workspace, *, own: bool = False) -> Iterator[subprocess.Popen[bytes]]:
     """The server, with which a client of the 2025 protocol has shaken hands."""
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen(command("--workspace", str(workspace.folder.root)), **pipes) as made:
+    with subprocess.Popen(command("--workspace", str(workspace.folder.root), own=own), **pipes) as made:
         try:
             shake_hands(made)
             yield made
         finally:
             made.kill()
+
+
+@pytest.fixture
+def process(workspace) -> Iterator[subprocess.Popen[bytes]]:
+    with begun(workspace) as made:
+        yield made
 
 
 def ask(process: subprocess.Popen[bytes], method: str, n: int, params: dict | None = None) -> dict:
@@ -104,11 +119,12 @@ def test_it_ends_when_the_client_closes_stdin_and_the_run_goes_on(process, works
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_ends_it_cleanly_while_stdin_is_open(process, workspace, number):
-    assert "result" in ask(process, "tools/call", 2, {"name": "list_apps", "arguments": {}})
-    process.send_signal(number)
-    assert process.wait(timeout=60) == 0
-    assert b"Traceback" not in process.stderr.read() and process.stdout.read() == b""
+def test_a_signal_ends_it_cleanly_while_stdin_is_open(workspace, number):
+    with begun(workspace, own=number == signal.SIGTERM) as process:
+        assert "result" in ask(process, "tools/call", 2, {"name": "list_apps", "arguments": {}})
+        process.send_signal(number)
+        assert process.wait(timeout=60) == 0
+        assert b"Traceback" not in process.stderr.read() and process.stdout.read() == b""
     assert workspace.about()["pid"]  # the service is a process of its own
 
 
@@ -155,7 +171,7 @@ def test_what_is_no_message_has_an_answer_and_ends_nothing(process):
 
 def test_somebody_who_is_not_known_is_one_clear_error(workspace):
     done = subprocess.run(
-        command("--workspace", str(workspace.folder.root), "--as", "eve"),
+        command("--workspace", str(workspace.folder.root), "--as", "eve", own=True),
         capture_output=True,
         text=True,
         timeout=60,
@@ -168,7 +184,7 @@ def test_without_the_extra_one_error_says_how_to_install_it(workspace):
     without = "import sys; sys.modules['mcp'] = None"
     for words in ((), ("--http",)):
         done = subprocess.run(
-            command("--workspace", str(workspace.folder.root), *words, before=without),
+            command("--workspace", str(workspace.folder.root), *words, before=without, own=True),
             capture_output=True,
             text=True,
             timeout=60,

