@@ -1,6 +1,7 @@
-"""`hpcagent WORDS` as a fork of the process of tests/warm.py: `python -IS forked_command.py ADDRESS WORDS`.
+"""`MODULE.main()` in a fork of the process of tests/warm.py: `python -IS forked_command.py ADDRESS MODULE WORDS`.
 
-For pages of the docs, whose commands are many and short. It has the streams, folder and environment of this process, and its exit code.
+For pages of the docs: their commands (`hpcagent.cli`) and code (`tests.page`) are many and short. It has the streams, folder and
+environment of this process, and its exit code.
 """
 
 import json
@@ -9,13 +10,13 @@ import signal
 import socket
 import sys
 
-address, *words = sys.argv[1:]
+address, module, *words = sys.argv[1:]
 line = socket.socket(socket.AF_UNIX)
 line.connect(address)
 mask = os.umask(0o077)
 os.umask(mask)
 asked = {
-    "module": "hpcagent.cli",
+    "module": module,
     "arguments": words,
     "numbers": [0, 1, 2],
     "own_session": False,

@@ -254,7 +254,7 @@ def go(asked: dict[str, Any], given: Sequence[int]) -> None:
 
 if __name__ == "__main__":
     from hpcagent.later import HEAVY, defer_when_imported
-    from hpcagent.sites.launch import UNNEEDED, defer
+    from hpcagent.sites.launch import UNNEEDED, defer, load_parsl
 
     defer(*UNNEEDED)  # as a process does that is started for itself
     defer_when_imported(*HEAVY)
@@ -263,6 +263,7 @@ if __name__ == "__main__":
     for module in (*MODULES, *NEEDED):
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
+    load_parsl()
     gc.freeze()
     run = serve(where)
     if run is not None:
