@@ -116,8 +116,8 @@ def defer(*packages: str, where: Mapping[str, tuple[str, str]] | None = None) ->
 
     Args:
         packages: Names, parents first. One that is imported already is left alone.
-        where: Of attributes, e.g. `parsl.__version__`: the module that they are had from, and the name there, which
-                may have dots.
+        where: Of attributes, e.g. `parsl.__version__`: the module that they are had from, and the name
+                there, which may have dots.
     """
     _FOUND.update(where or {})
     for name in packages:

@@ -222,6 +222,8 @@ STEPS = re.compile(r"(\bsteps +(?:index|=) )10000\b")
 FEWER = (
     (re.compile(r"\b(hpcagent run synthetic)\b(?! --dry-run)(?!.*max_runs)"), r"\1 --set until.max_runs=18"),
     (re.compile(r"\bmax_runs=42\b"), "max_runs=22"),
+    (re.compile(r"\bmax_runs\(12\)(,\s+batch_size=6)"), r"max_runs(8)\1"),
+    (re.compile(r"\bmax_runs = 12\b"), "max_runs = 8"),
     (re.compile(r"\bmax_runs\(24\)"), "max_runs(12)"),
     (re.compile(r"\bmax_runs = 60\b"), "max_runs = 30"),
     (re.compile(r"\brounds=3\b"), "rounds=1, timestep=5.0, three_body=4, three_body_angular=3, four_body=0"),
