@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
+from operator import attrgetter
 from types import ModuleType
 from typing import Any, TypeGuard, cast
 
@@ -91,7 +92,7 @@ class _Deferred(ModuleType):
         if name.startswith("__") and name not in ("__all__", "__author__", "__version__"):
             raise AttributeError(name)
         if (where := _FOUND.get(f"{self.__name__}.{name}")) is not None:
-            return getattr(importlib.import_module(where[0]), where[1])
+            return attrgetter(where[1])(importlib.import_module(where[0]))
         if importlib.util.find_spec(f"{self.__name__}.{name}") is not None:
             return importlib.import_module(f"{self.__name__}.{name}")
         spec = self.__spec__
@@ -115,7 +116,8 @@ def defer(*packages: str, where: Mapping[str, tuple[str, str]] | None = None) ->
 
     Args:
         packages: Names, parents first. One that is imported already is left alone.
-        where: Of attributes, e.g. `parsl.__version__`: the module that they are had from, and the name there.
+        where: Of attributes, e.g. `parsl.__version__`: the module that they are had from, and the name
+                there, which may have dots.
     """
     _FOUND.update(where or {})
     for name in packages:

@@ -1,7 +1,8 @@
-"""`hpcagent WORDS` as a fork of the process of tests/warm.py: `python -IS forked_command.py ADDRESS [--before=CODE] WORDS`.
+"""`MODULE.main()` in a fork of the process of tests/warm.py: `forked_command.py ADDRESS [--before=CODE] MODULE WORDS`.
 
-For pages of the docs, whose commands are many and short, and for servers, whose imports take longer than what is tested.
-It has the streams, folder and environment of this process, and its exit code. The code is run in the fork before.
+For pages of the docs, whose commands (`hpcagent.cli`) and code (`tests.page`) are many and short, and for servers, whose
+imports take longer than what is tested. It has the streams, folder and environment of this process, and its exit code.
+The code is run in the fork before.
 """
 
 import json
@@ -12,12 +13,13 @@ import sys
 
 address, *words = sys.argv[1:]
 before = words.pop(0).removeprefix("--before=") if words[0].startswith("--before=") else ""
+module, *words = words
 line = socket.socket(socket.AF_UNIX)
 line.connect(address)
 mask = os.umask(0o077)
 os.umask(mask)
 asked = {
-    "module": "hpcagent.cli",
+    "module": module,
     "arguments": words,
     "before": before,
     "numbers": [0, 1, 2],

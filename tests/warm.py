@@ -130,6 +130,7 @@ class Warm:
             str(ROOT / "tests" / "forked_command.py"),
             self.address,
             f"--before={before}",
+            "hpcagent.cli",
             *words,
         ]
 

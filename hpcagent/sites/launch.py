@@ -42,6 +42,7 @@ _WHERE = {
         "HighThroughputExecutor",
     ),
     "parsl.executors.ThreadPoolExecutor": ("parsl.executors.threads", "ThreadPoolExecutor"),
+    "parsl.clear": ("parsl.dataflow.dflow", "DataFlowKernelLoader.clear"),  # called where a kernel is closed
 }
 
 # Of Parsl, what a site needs. Its modules import each other; the first is where Parsl begins.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
 import importlib.util
@@ -175,10 +176,12 @@ def _anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
+FORKED = [sys.executable, "-IS", f"{ROOT}/tests/forked_command.py"]
+
 # In the shell of a page only `hpcagent report` draws plots, and each command is a fork of a process with its imports.
 SHELL = f"""hpcagent() {{
-  set -- {sys.executable} -IS {ROOT}/tests/forked_command.py "$HPCAGENT_FORKS" "$@"
-  case "$5" in
+  set -- {" ".join(FORKED)} "$HPCAGENT_FORKS" hpcagent.cli "$@"
+  case "$6" in
     run | resume | sweep) "$@" --no-plots ;;
     *) "$@" ;;
   esac
@@ -188,14 +191,17 @@ SHELL = f"""hpcagent() {{
 
 def program(text: str) -> str:
     """One Python program of a page: files written, code and shell commands run, all in the page's order."""
-    parts = ["import pathlib as _pathlib, subprocess as _subprocess, sys as _sys"]
+    parts = [
+        "import os as _os, pathlib as _pathlib, subprocess as _subprocess",
+        f"_python = [*{FORKED}, _os.environ['HPCAGENT_FORKS'], 'tests.page']",
+    ]
     for language, extra, code in BLOCK.findall(text):
         if extra == "notest":
             continue
         if extra:
             parts.append(f"_pathlib.Path({extra!r}).write_text({code!r})")
             if language == "python":
-                parts.append(f"_subprocess.run([_sys.executable, {extra!r}], check=True)")
+                parts.append(f"_subprocess.run([*_python, {extra!r}], check=True)")
         elif language == "python":
             parts.append(code)
         elif language == "sh":
@@ -216,6 +222,8 @@ STEPS = re.compile(r"(\bsteps +(?:index|=) )10000\b")
 FEWER = (
     (re.compile(r"\b(hpcagent run synthetic)\b(?! --dry-run)(?!.*max_runs)"), r"\1 --set until.max_runs=18"),
     (re.compile(r"\bmax_runs=42\b"), "max_runs=22"),
+    (re.compile(r"\bmax_runs\(12\)(,\s+batch_size=6)"), r"max_runs(8)\1"),
+    (re.compile(r"\bmax_runs = 12\b"), "max_runs = 8"),
     (re.compile(r"\bmax_runs\(24\)"), "max_runs(12)"),
     (re.compile(r"\bmax_runs = 60\b"), "max_runs = 30"),
     (re.compile(r"\brounds=3\b"), "rounds=1, timestep=5.0, three_body=4, three_body_angular=3, four_body=0"),
@@ -224,6 +232,9 @@ FEWER = (
 )
 NEEDS_LAMMPS = ("README.md", "own_lammps_input.md", "apps_as_futures.md")
 
+
+# Pages whose code has a process that has imported nothing; that of the others is forked from one with many imports.
+ALONE = ("README.md", "python.md")
 
 NEEDS = {
     "analysis.md": ("ase", "freud", "matplotlib"),
@@ -261,8 +272,10 @@ def test_the_code_of_a_page_runs_from_top_to_bottom(path, tmp_path):
         "XDG_CONFIG_HOME": str(tmp_path / "config"),
         "HPCAGENT_FORKS": detach.started.address,  # tests/conftest.py
     }
+    forked = [*FORKED, environment["HPCAGENT_FORKS"], "tests.page"]
+    alone = [sys.executable, "-W", "error::DeprecationWarning:__main__"]
     done = subprocess.run(
-        [sys.executable, "-W", "error::DeprecationWarning:__main__", "page.py"],
+        [*(alone if path.name in ALONE else forked), "page.py"],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
@@ -271,6 +284,62 @@ def test_the_code_of_a_page_runs_from_top_to_bottom(path, tmp_path):
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-5000:]}"
+
+
+def modules_used(code: str) -> list[str]:
+    """Modules that are had as attributes of a package which does not say that it has them."""
+    names, loaded, found = {}, set(), []
+    nodes = list(ast.walk(ast.parse(code)))
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            for one in node.names:
+                first = one.name if one.asname else one.name.partition(".")[0]
+                names[one.asname or first] = first
+                parts = one.name.split(".")
+                loaded |= {".".join(parts[: n + 1]) for n in range(len(parts))}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            parts = node.module.split(".")
+            loaded |= {".".join(parts[: n + 1]) for n in range(len(parts))}
+            loaded |= {f"{node.module}.{one.name}" for one in node.names}
+    for node in nodes:
+        words = ast.unparse(node).split(".") if isinstance(node, ast.Attribute) else []
+        if not words or words[0] not in names or names[words[0]] == "hpcagent":  # which loads what it is asked for
+            continue
+        module = ".".join([names[words[0]], *words[1:]])
+        package = module.rpartition(".")[0]
+        if package in loaded and module not in loaded and _is_module(module):
+            public = getattr(importlib.import_module(package), "__all__", ())
+            if words[-1] not in public and module not in GIVEN:
+                found.append(module)
+    return found
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ImportError:  # its package is none
+        return False
+
+
+# Of packages whose `__init__` imports them.
+GIVEN = frozenset({"os.path"})
+
+
+# The code of most pages has a process with many imports, which would hide that one is missing.
+@pytest.mark.parametrize("path", with_code(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_page_imports_the_modules_that_it_uses(path):
+    scripts = [
+        code
+        for language, extra, code in BLOCK.findall(path.read_text())
+        if language == "python" and extra != "notest"
+    ]
+    together = "\n".join(scripts)
+    assert modules_used(together) == []
+
+
+def test_a_module_that_is_used_without_its_import_is_found():
+    assert modules_used("import ase\nimport ase.io as io\nio.read, ase.io.read, ase.build.bulk") == ["ase.build"]
+    assert modules_used("import scipy\nscipy.stats.norm") == []  # it says so in `__all__`
 
 
 def modules() -> list[str]:

@@ -261,7 +261,7 @@ def test_who_is_killed_while_asking_for_a_process_ends_nobody_elses() -> None:
             line.connect(detach.started.address)
             line.sendall(said)
     done = subprocess.run(
-        [sys.executable, "-IS", str(FORKED), detach.started.address, "--version"],
+        [sys.executable, "-IS", str(FORKED), detach.started.address, "hpcagent.cli", "--version"],
         capture_output=True,
         text=True,
         check=True,

