@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["add"]
 
 WHAT = {
-    "init": "make a workspace",
+    "init": "[DIR]: make a workspace",
     "about": "the workspace and its service",
     "run": "APP NAME=VALUE...: start a run",
     "repeat": "RUN CHANGE...: an earlier run with something changed ('timestep = 0.002 ps', 'T +50 K', 'dt /2')",
@@ -48,6 +48,14 @@ WHAT = {
     "expire": "remove folders of runs that are older than retention_days",
     "end": "end the service; runs go on, unless --runs",
 }
+
+_MOST_WORDS = {
+    **dict.fromkeys(("about", "apps", "added-apps", "approvals", "costs", "end", "expire", "list"), 0),
+    **dict.fromkeys(("init", "start", "status", "wait", "answer", "runs", "cancel", "stop", "extend"), 1),
+    **dict.fromkeys(("describe", "remove-app", "approve", "deny"), 1),
+    "files": 2,
+}
+"""Words that a command takes, besides the number of a campaign's run; the others look at theirs themselves."""
 
 WorkspaceOption = Annotated[
     Path | None,
@@ -121,6 +129,7 @@ def workspace(
     given = list(words or ())
     if what not in WHAT:
         raise BadInput(f"`hpcagent workspace {what}`: {nearest(what, WHAT)}", value=what)
+    _refuse_surplus(what, given)
     if what == "init":
         folder = Folder(find_folder(given[0] if given else where))
         new = folder.create()
@@ -177,6 +186,24 @@ def _added(
         raise BadInput(f"`hpcagent workspace add-app` needs more words: {WHAT['add-app']}.")
     variables = variables_of(given[0], given[1:], units)
     return there.add_app(given[0], variables or None, seed_variables=seed_variables, **more)
+
+
+def _refuse_surplus(what: str, given: list[str]) -> None:
+    """Refuse words that a command does not take: they would change nothing.
+
+    Raises:
+        BadInput: There are some; with what it takes.
+    """
+    from hpcagent.commands.workspace_runs import is_numbered
+    from hpcagent.errors import BadInput
+
+    most = _MOST_WORDS.get(what, len(given))
+    if what in ("status", "files") and len(given) > 1 and is_numbered(given[0], given[1]):
+        most += 1
+    if len(given) > most:
+        takes = WHAT[what].partition(": ")[0] if most else "no more words"
+        surplus = " ".join(given[most:])
+        raise BadInput(f"`hpcagent workspace {what}` takes {takes}; too much: {surplus!r}.", value=surplus)
 
 
 def _refuse_for_added(what: str, *options: Any) -> None:

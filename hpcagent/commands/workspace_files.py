@@ -22,8 +22,8 @@ def fetched(there: Workspace, identity: str, words: Sequence[str]) -> Said:
     Args:
         there: The workspace.
         identity: The run, or a campaign.
-        words: Of a campaign, the number of its run; the path as `files` says it; where it is written (by default
-            here, under its own name).
+        words: Of a campaign, the number of its run; the path as `files` says it; where it is written: a
+            new name, or a folder that is there (by default here).
 
     Raises:
         BadInput: The run has no such file, or there is one already where it would be written.
@@ -42,7 +42,7 @@ def fetched(there: Workspace, identity: str, words: Sequence[str]) -> Said:
         )
     # As `files CAMPAIGN_ID NUMBER` lists it, the path has the folder already.
     path = rest[0] if rest[0].startswith(folder) else folder + rest[0]
-    where = Path(rest[1] if len(rest) > 1 else Path(path).name)
-    there.fetch(identity, path, where)
+    where = there.fetch(identity, path, rest[1] if len(rest) > 1 else ".")
+    assert isinstance(where, Path)  # as there is a place
     size = where.stat().st_size
     return Said({"path": str(where), "bytes": size}, lambda: f"{where}: {size_text(size)}")

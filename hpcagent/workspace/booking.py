@@ -14,6 +14,7 @@ from hpcagent.shown import plain
 from hpcagent.store.journal import event_in
 from hpcagent.store.rundir import holder
 from hpcagent.workspace.artifacts import size_of
+from hpcagent.workspace.references import version_of
 from hpcagent.workspace.rows import Row
 from hpcagent.workspace.simulations import Simulations
 from hpcagent.workspace.took import numbers_of
@@ -102,8 +103,17 @@ class Booking(Simulations):
                     usd=0.0 if price is None else price * hours,
                     note=reason or "it was interrupted; `hpcagent resume` goes on with its folder",
                     bytes=max(0, size_of(self._workdir(row)) - row.stored),
-                    taught=taught,
+                    taught=None if taught is None else taught | self._runs_of(row, there),
                 )
+
+    def _runs_of(self, row: Row, there: Snapshot) -> dict[str, str]:
+        """What the runs of a campaign are of: `version`, and `code` where it is somebody's own; see `ran`."""
+        try:
+            brought = bool(self.references.path_of(row.reference))
+        except BadInput:  # the kept app is damaged
+            brought = True
+        of = version_of(there.campaign.app, own=True if brought else None)
+        return {"version": of.version} | ({"code": of.code} if of.code else {})
 
 
 def _taught(there: Snapshot, before: int) -> dict[str, Any] | None:

@@ -26,7 +26,7 @@ from hpcagent.workspace.on_top import OwnRuns, runs_on_top
 from hpcagent.workspace.only_data import check_only_data
 from hpcagent.workspace.plain_campaigns import check_policy
 from hpcagent.workspace.questions import COSTLY, Questions
-from hpcagent.workspace.references import sandbox_of
+from hpcagent.workspace.references import sandbox_of, version_of
 from hpcagent.workspace.rows import Row
 
 __all__ = ["Enquiries"]
@@ -349,7 +349,7 @@ class Enquiries(Extending):
     def _each(self, campaign: Campaign, site: str, caller: Caller) -> tuple[float, str]:
         """What a run in the middle of a campaign's space takes, in seconds, and what that is from."""
         app, params = campaign.app, campaign.complete(campaign.search.middle)
-        return self._expected(app.name, site, params, app.contract.estimated_runtime_s, caller=caller)
+        return self._expected(version_of(app), site, params, app.contract.estimated_runtime_s, caller=caller)
 
     # -- runs ---------------------------------------------------------------------------------
 

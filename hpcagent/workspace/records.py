@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.apps.sandbox.tiers import tiers
+from hpcagent.catalog import app_names
 from hpcagent.contexts.admitted import unsecret
 from hpcagent.contexts.events import EVERYONE, Events, Told
 from hpcagent.errors import HpcAgentError, NotThere, RunDirGone, RunDirLocked, StoreError, in_brief
@@ -28,9 +29,9 @@ from hpcagent.workspace.answered import Answered
 from hpcagent.workspace.changed import Changed
 from hpcagent.workspace.folder import Folder, own_name
 from hpcagent.workspace.lines_told import OF_TOOLS
-from hpcagent.workspace.rows import Row, as_given, job_facts, lost
+from hpcagent.workspace.rows import Row, as_given, job_facts, lost, ran
 from hpcagent.workspace.shared import change_told, key_of, may_read, readers_of, said_by
-from hpcagent.workspace.took import Took, lengths_of
+from hpcagent.workspace.took import AppVersion, Took, by_label, lengths_of
 
 __all__ = ["MOST_OF_TOOLS", "MOST_REFUSALS", "Records"]
 
@@ -76,9 +77,10 @@ class Records:
         self._by_work: dict[str, list[str]] = {}
         self._newest: list[str] = []
         self.changed = Changed()
-        self._took: dict[str, Took] = {}  # of an app on all sites
-        self._took_at: dict[tuple[str, str], Took] = {}  # of a site and an app
-        self._share_of_node: dict[tuple[str, str], float] = {}
+        self._took: dict[AppVersion, Took] = {}  # on all sites
+        self._took_at: dict[tuple[str, AppVersion], Took] = {}  # on a site
+        self._share_of_node: dict[tuple[str, AppVersion], float] = {}
+        self._has_run: set[tuple[str, AppVersion]] = set()  # who what
         self.news: list[str] = []
         self.answered = Answered(clock)
         self._to_remove: dict[str, float] = {}  # runs whose folders go, as was written down at that Unix time
@@ -258,13 +260,16 @@ class Records:
         row.settled += event.get("node_hours", 0.0)
         row.stored += event.get("bytes", 0)
         self._touch(row, event["at"])
+        if row.kind == "run":
+            self._has_run.add((row.owner, ran(row)))
         if row.kind == "run" and not row.shares and row.result:
-            took = self._took.setdefault(row.app, Took())
+            of = ran(row)
+            took = self._took.setdefault(of, Took())
             if row.state == "completed":
                 cost, expected_s = row.result["cost"], float(row.request.get("expected_s") or 0.0)
-                for one in (took, self._took_at.setdefault((row.site, row.app), Took())):
+                for one in (took, self._took_at.setdefault((row.site, of), Took())):
                     one.add(expected_s, float(cost["wall_s"]), row.manifest.get("params"))
-                self._share_of_node[row.site, row.app] = _share(cost, row.request.get("nodes", 1))
+                self._share_of_node[row.site, of] = _share(cost, row.request.get("nodes", 1))
             else:
                 took.failed += 1
         if not row.shares:
@@ -286,14 +291,16 @@ class Records:
             times = [(float(wall_s), dict(params)) for wall_s, params in taught["times"]]
             if not all(0 < wall_s < math.inf for wall_s, _ in times):
                 raise ValueError
+            of = ran(row, taught)
         except (KeyError, TypeError, ValueError, OverflowError):
             self.damaged += 1
             return
         row.taught = results
-        everywhere = self._took.setdefault(row.app, Took())
+        self._has_run.add((row.owner, of))
+        everywhere = self._took.setdefault(of, Took())
         everywhere.failed += failed
         for wall_s, params in times:
-            for one in (everywhere, self._took_at.setdefault((row.site, row.app), Took())):
+            for one in (everywhere, self._took_at.setdefault((row.site, of), Took())):
                 one.add(None, wall_s, params)
 
     def _end(self, row: Row, state: str, **more: Any) -> None:
@@ -349,21 +356,56 @@ class Records:
         self._turn.notify_all()
 
     def _expected(
-        self, app: str, site: str, params: Mapping[str, Any], contract_s: float, *, caller: Caller | None = None
+        self,
+        of: AppVersion,
+        site: str,
+        params: Mapping[str, Any],
+        contract_s: float,
+        *,
+        caller: Caller | None = None,
     ) -> tuple[float, str]:
         """What a run takes on a site, in seconds of wall time, and what that is from.
 
-        Ranges of parameters are given only to a caller who sees everybody's runs.
+        What earlier runs' parameters were is told only to a caller who sees everybody's runs.
         """
         with self._turn:
-            took = self._took_at.get((site, app))
+            took = self._took_at.get((site, of))
             if took is None:
-                elsewhere = self._took.get(app)
+                elsewhere = self._took.get(of)
                 runs = elsewhere.runs if elsewhere is not None else 0
-                words = "the contract's estimate"
-                return contract_s, f"{words}: none of its {runs} runs here was on {site}" if runs else words
+                why = f"none of its {runs} runs here was on {site}" if runs else self._of_others(of, caller)
+                return contract_s, "the contract's estimate" + (f": {why}" if why else "")
             said = caller is not None and self.gate.sees_all(caller)
             return took.expected(params, contract_s=contract_s, lengths=lengths_of(params), ranges_said=said)
+
+    def _of_others(self, of: AppVersion, caller: Caller | None) -> str:
+        """Of which other versions an app's runs here were; empty: there are none that the caller knows of."""
+        if caller is None:
+            return ""
+        others = {
+            one: took.runs
+            for one, took in self._took.items()
+            if one.app == of.app and bool(one.code) == bool(of.code) and took.runs and self._knows(caller, one)
+        }
+        if not others:
+            return ""
+        runs, versions = sum(others.values()), sorted({one.version for one in others})
+        its = f"its {runs} runs here were" if runs > 1 else "its 1 run here was"
+        if of.version in versions:
+            return f"{its} of other code"
+        known = ", ".join(version or "one that is not known" for version in versions)
+        return f"{its} of version{'s' if len(versions) > 1 else ''} {known}"
+
+    def _knows(self, caller: Caller, of: AppVersion) -> bool:
+        """Whether a caller may know of runs of an app: they have run it, or it is there for them to be used."""
+        if self.gate.sees_all(caller) or (caller.name, of) in self._has_run:
+            return True
+        name = f"own:{of.app}" if of.code else of.app
+        return self.gate.may_use(caller, "apps", name) and (not of.code or self._is_offered(of))
+
+    def _is_offered(self, of: AppVersion) -> bool:
+        """Whether code that the library does not bring is there for everybody by its name: a registered tool."""
+        return False
 
     def _commit(self, row: Row, at: float) -> None:
         asked = row.request
@@ -621,7 +663,10 @@ class Records:
     # -- accounts -----------------------------------------------------------------------------
 
     def costs(self, caller: Caller) -> dict[str, Any]:
-        """Spent and committed, in the whole workspace and by person; estimated against actual, by app."""
+        """Spent and committed, in the whole workspace and by person; estimated against actual, by app.
+
+        Apps are those that the caller may use or has run; other people's own code is told only to who sees all.
+        """
         with self._turn:
             self.accounts.of(caller.name)
             people = {
@@ -635,7 +680,8 @@ class Records:
                 for name, account in [("", self.accounts.whole), *self.accounts.people().items()]
                 if not name or self.gate.sees(caller, name)
             }
-            accuracy = {app: took.accuracy() for app, took in sorted(self._took.items())}
+            known = {of: took for of, took in self._took.items() if self._knows(caller, of)}
+            accuracy = {label: took.accuracy() for label, took in by_label(known, app_names()).items()}
             return {"workspace": people.pop(""), "people": people, "accuracy": accuracy}
 
 

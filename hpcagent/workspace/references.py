@@ -21,8 +21,9 @@ from hpcagent.registry.inputs import AddedApp, AddedApps
 from hpcagent.registry.scripts import SCRIPTS, script_app
 from hpcagent.registry.store import Tools, split_version
 from hpcagent.workspace.app_store import STORED, AppStore, packed
+from hpcagent.workspace.took import AppVersion
 
-__all__ = ["References", "is_function", "is_ours", "sandbox_of"]
+__all__ = ["References", "is_function", "is_ours", "sandbox_of", "version_of"]
 
 # Settings that name code: the calculator of the engine `ase`.
 CODE = {"calculator"}
@@ -214,6 +215,19 @@ def is_ours(app: App) -> bool:
         return False
     differ = {n for n in {*known.settings, *app.settings} if known.settings.get(n) != app.settings.get(n)}
     return not differ & CODE and (known.function != LAMMPS or differ <= {MODE, "sandbox"})
+
+
+def version_of(app: App, *, own: bool | None = None, digest: str = "") -> AppVersion:
+    """What the times of an app's runs are of.
+
+    Args:
+        app: The app.
+        own: Whether it is somebody's own code; None: as `is_ours` says.
+        digest: Of the app, where that is known.
+    """
+    if own is None:
+        own = not is_ours(app)
+    return AppVersion(app.name, app.contract.version, (digest or app.digest) if own else "")
 
 
 def is_function(reference: str) -> bool:

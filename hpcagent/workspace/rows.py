@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcagent.model.failures import meaning
+from hpcagent.workspace.took import AppVersion
 
-__all__ = ["OVER", "Row", "as_given", "exit_code", "job_facts", "lost", "occupied"]
+__all__ = ["OVER", "Row", "as_given", "exit_code", "job_facts", "lost", "occupied", "ran"]
 
 _EXIT_CODE = re.compile(r"\bexit(?:ed with)? code (-?\d+)")
 OVER = ("completed", "failed", "stopped", "cancelled")
@@ -163,6 +164,23 @@ def lost(row: Row) -> bool:
     if failure:
         return not meaning(failure["kind"], failure["name"], failure.get("repair")).final
     return row.state == "failed" and row.result is None
+
+
+def ran(row: Row, taught: Mapping[str, Any] | None = None) -> AppVersion:
+    """What a run, or a campaign's runs, were of; what an old journal does not have is taken from what it has.
+
+    Args:
+        row: The run or campaign.
+        taught: What a campaign has taught: with the version of its app, and the digest of somebody's own.
+    """
+    if taught is not None and "version" in taught:
+        return AppVersion(row.app, str(taught["version"]), str(taught.get("code", "")))
+    version = str(row.request.get("version") or row.manifest.get("app_version") or "")
+    named = row.reference.partition("@")[0] == row.app
+    own = row.request.get("own", not named)
+    if not own or (row.kind == "campaign" and named):  # of such a campaign the policy is somebody's own
+        return AppVersion(row.app, version)
+    return AppVersion(row.app, version, row.code or row.reference)
 
 
 def occupied(manifest: Mapping[str, Any]) -> dict[str, int]:

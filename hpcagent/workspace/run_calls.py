@@ -171,17 +171,21 @@ class RunCalls(AppsHere):
         return self._call("artifacts", identity=identity, below=below)
 
     def fetch(self, identity: str, path: str, to: str | Path | None = None) -> bytes | Path:
-        """A file of a run, as bytes, or written to `to`.
+        """A file of a run, as bytes, or written to `to`; into a folder that is there, under its own name.
+
+        Returns:
+            Its bytes, or where it is written.
 
         Raises:
-            BadInput: The run has no such file, or `to` is there already or cannot be written.
+            BadInput: The run has no such file, or there is one already where it would be written, or none can be.
         """
         if to is None:
             return b"".join(self._pieces(identity, path))
-        with _new_file(Path(to)) as write:
+        target = _target(to, path)
+        with _new_file(target) as write:
             for data in self._pieces(identity, path):
                 write(data)
-        return Path(to)
+        return target
 
     def _pieces(self, identity: str, path: str) -> Iterator[bytes]:
         """A file of a run, piece by piece."""
@@ -342,6 +346,29 @@ class RunCalls(AppsHere):
     def catalyst_state(self, identity: str) -> Answer:
         """How a catalyst stands that a run computes; fields as `catalyst`."""
         return self._one("catalyst_state", identity=identity)
+
+
+def _target(to: str | Path, path: str) -> Path:
+    """Where a file of a run is written.
+
+    Args:
+        to: A folder that is there, or the file's new name.
+        path: Of the file, in the run.
+
+    Raises:
+        BadInput: No file can have this name.
+    """
+    name = Path(path).name
+    there = False
+    with contextlib.suppress(OSError):  # as of a name that is too long, which is refused when it is written
+        there = Path(to).is_dir()
+    if there:
+        if name in ("", ".."):
+            raise BadInput(f"{path!r} is the name of no file.", value=path)
+        return Path(to) / name
+    if str(to).endswith("/"):
+        raise BadInput(f"{to} cannot be written: there is no such folder.", value=str(to))
+    return Path(to)
 
 
 @contextlib.contextmanager

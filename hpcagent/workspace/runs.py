@@ -28,8 +28,9 @@ from hpcagent.workspace.checked import as_asked, manifest_of, params_of, refuse_
 from hpcagent.workspace.inner import ARTIFACT
 from hpcagent.workspace.inputs import Inputs, refuse_unended
 from hpcagent.workspace.looking import Looking
-from hpcagent.workspace.references import References, is_ours, sandbox_of
+from hpcagent.workspace.references import References, is_ours, sandbox_of, version_of
 from hpcagent.workspace.rows import Row, occupied
+from hpcagent.workspace.took import AppVersion
 
 __all__ = ["Runs"]
 
@@ -103,13 +104,21 @@ class Runs(Looking):
         given = {name: str(value) for name, value in params.items() if values[name] != value}
         own = not is_ours(found) or bool(self.references.path_of(app))
         share = self._charged_share(found, where, profile, manifest.resources)
-        asked = self._asked_for(found, manifest, where, share=share, given=given, own=own, why=why)
+        asked = self._asked_for(found, manifest, where, share=share, given=given, own=own, why=why, digest=digest)
         return found, manifest, asked, taken, digest
+
+    def _is_offered(self, of: AppVersion) -> bool:
+        """Whether somebody's own code is a registered tool or an added app, as it is now."""
+        try:
+            tool = self.references.tool(f"{of.app}@{of.version}")
+        except HpcAgentError:
+            return False
+        return tool is not None and tool.digest == of.code
 
     def _charged_share(self, app: App, site: str, profile: Profile, resources: Resources) -> float:
         """Which share of its nodes a run will be charged for: by its cores, else as its app was before."""
         by_cores = self.sites.share_of_node(profile, app, resources)
-        return self._share_of_node.get((site, app.name), 1.0) if by_cores is None else by_cores
+        return self._share_of_node.get((site, version_of(app)), 1.0) if by_cores is None else by_cores
 
     def _asked_for(
         self,
@@ -121,12 +130,14 @@ class Runs(Looking):
         given: Mapping[str, str],
         own: bool,
         why: str,
+        digest: str,
     ) -> Request:
         """What the gate is asked: a run with what it takes at most, and what it is expected to take."""
         nodes, limit_s = manifest.resources.nodes, manifest.resources.walltime_s
         most = None if limit_s is None else nodes * limit_s / 3600
         price = self.rules.price(site)
-        expected_s, _ = self._expected(app.name, site, manifest.params, manifest.estimated_runtime_s or 0.0)
+        of = version_of(app, own=own, digest=digest)
+        expected_s, _ = self._expected(of, site, manifest.params, manifest.estimated_runtime_s or 0.0)
         return Request(
             kind="run",
             app=app.name,
@@ -362,12 +373,13 @@ class Runs(Looking):
         """What a run would take, whether it was done before, and what the gate would say; nothing is run."""
         if not isinstance(app, str):
             self.gate.require(caller, "run")  # an app that comes along is kept
-        found, manifest, asked, *_ = self._settled(caller, self.references.of(app), params, **more)
+        found, manifest, asked, _, digest = self._settled(caller, self.references.of(app), params, **more)
+        of = version_of(found, own=asked.own, digest=digest)
         with self._turn:
             why, refused = self.rules.approval_for(asked, caller), self.gate.refusal(asked, caller)
             known = [row for row in self._same_work(manifest.execution_id) if self.gate.sees(caller, row.owner)]
             typical, source = self._expected(
-                found.name, asked.site, manifest.params, manifest.estimated_runtime_s or 0.0, caller=caller
+                of, asked.site, manifest.params, manifest.estimated_runtime_s or 0.0, caller=caller
             )
             return {
                 "app": found.name,

@@ -211,7 +211,7 @@ class Service:
         if do == "end":
             self._may_end(self.core.caller(uid, **_named(who)))
             self._end_runs = bool(args.get("runs"))
-            self.end()
+            AFTERWARDS.do(self.end)  # else the process may have ended before it has answered
             return {"ok": {}}
         call = CALLS.get(do)
         if call is None or not isinstance(args, dict):

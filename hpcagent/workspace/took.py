@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcagent.later import Later
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 else:
     np = Later("numpy")
 
-__all__ = ["Took", "lengths_of", "numbers_of"]
+__all__ = ["AppVersion", "Took", "by_label", "lengths_of", "numbers_of"]
 
 REMEMBERED = 500
 """Runs that the estimate is from, the latest."""
@@ -31,8 +31,47 @@ RIDGE = 0.05
 """How much slopes are drawn to zero: as if so many more runs had said that a parameter does nothing."""
 
 
+class AppVersion(NamedTuple):
+    """What runs are of: others of the same name teach nothing about it.
+
+    Attributes:
+        app: The app's name, which code of anybody's may have.
+        version: Its semantic version; empty where an old record does not say.
+        code: The digest of somebody's own code; empty: it is the library's.
+    """
+
+    app: str
+    version: str
+    code: str = ""
+
+
+def by_label(found: Mapping[AppVersion, Took], packaged: Iterable[str]) -> dict[str, Took]:
+    """Each with a text for people: the newest of a name has it alone, but own code not that of a packaged app.
+
+    Args:
+        found: In the order in which they have come.
+        packaged: Names of packaged apps.
+
+    Example:
+        >>> old, new, own = ("md", "1.0.0"), ("md", "1.1.0"), ("md", "9.0.0", "ab" * 32)
+        >>> list(by_label({AppVersion(*one): Took() for one in (old, new, own)}, ["md"]))
+        ['md', 'md 1.0.0', 'md 9.0.0 (own code abababababab)']
+    """
+    ours = set(packaged)
+    alone = {of.app: of for of in found if not (of.code and of.app in ours)}
+    same = Counter((of.app, of.version) for of in found)
+    labels = {}
+    for of in found:
+        words = [of.app] if alone.get(of.app) == of else [of.app, of.version]
+        if of.code and len(words) > 1 and (of.app in ours or same[of.app, of.version] > 1):
+            # Of what was kept before there were digests, the reference stands in its place.
+            words.append(f"(own code {of.code.rpartition(':')[2][:12]})")
+        labels[of] = " ".join(filter(None, words))
+    return {labels[of]: found[of] for of in sorted(found, key=labels.__getitem__)}
+
+
 class Took:
-    """Of one app.
+    """Of one version of an app.
 
     Attributes:
         runs: How many have completed.
@@ -94,7 +133,8 @@ class Took:
             params: Of the run.
             contract_s: The contract's estimate, in seconds.
             lengths: Parameters that say how long it is (`lengths_of`).
-            ranges_said: Whether the words may give ranges of earlier runs' parameters, maybe other people's.
+            ranges_said: Whether the words may tell of earlier runs' parameters, maybe other people's: not only
+                ranges, as what lies outside of them would tell where they end.
 
         Example:
             >>> took = Took()
@@ -111,7 +151,7 @@ class Took:
         had = {name: columns[name] for name in asked if name in columns}
         ranges = {name: (np.fmin.reduce(column), np.fmax.reduce(column)) for name, column in had.items()}
         outside = {
-            name: f"{name} = {asked[name]:g}" + (_had(low, high) if ranges_said else "")
+            name: f"{name} = {asked[name]:g}{_had(low, high)}"
             for name, (low, high) in ranges.items()
             if not math.isnan(low) and not low <= asked[name] <= high
         }
@@ -129,11 +169,12 @@ class Took:
         if scaled and not set(scaled) & set(known):
             length = sum(asked[name] for name in scaled)
             of_runs = np.sum([had[name] for name in scaled], axis=0)
-            if length and of_runs.all() and (of_runs != length).any():
+            if length and of_runs.all() and ((of_runs != length).any() or not ranges_said):
                 times = np.sort((seconds if fits else walls) * length / of_runs)
                 seconds = float(times[len(times) // 2])
                 words += f", in proportion to {' + '.join(scaled)}"
-        words += f"; outside of what they had: {', '.join(outside.values())}" if outside else ""
+        if outside and ranges_said:
+            words += f"; outside of what they had: {', '.join(outside.values())}"
         counts = {name for name in outside if isinstance(params[name], int) or ranges[name][0] == ranges[name][1]}
         counts -= {*scaled, *known}
         if contract_s > seconds and counts:

@@ -66,6 +66,12 @@ def twice(x, run):
     return {"y": 2 * run.upstream[0]["metrics"]["y"] + x}
 
 
+@ha.app(name="synthetic", parameters={"x": ha.Float(0.0, 1.0)}, metrics={"value": "1"}, version="9.9.9")
+def namesake(x):
+    time.sleep(0.5)
+    return {"value": x}
+
+
 @ha.chain(parameters={"x": ha.Float(0.0, 1.0)}, metrics={"y": "1"})
 def pair(x):
     first = scaled(x=x)
@@ -706,7 +712,7 @@ def test_a_campaign_that_was_stopped_and_gone_on_with_by_hand_is_booked(root):
     ha.run(load_run(folder), site="threads", run_dir=folder)
     core._look_at_campaigns()
     assert core.rows[identity].state == "completed" and core.accounts.whole.node_hours > before
-    assert core._took["synthetic"].runs == states(core, identity).count("completed") == 30
+    assert known_runs(core) == states(core, identity).count("completed") == 30
     core.close()
 
 
@@ -725,6 +731,10 @@ def stopped_half_way(core):
     return begun["id"], Path(begun["workdir"])
 
 
+def known_runs(core):
+    return core.costs(me(core))["accuracy"]["synthetic"]["runs"]
+
+
 def states(core, identity):
     return core.campaign_runs(me(core), identity)["runs"]["state"]
 
@@ -734,10 +744,10 @@ def test_a_journal_that_is_written_ahead_of_the_clock_is_booked_once(root):
     _, folder = stopped_half_way(core)
     ahead = time.time() + 60
     os.utime(folder / "events.jsonl", (ahead, ahead))
-    took, lines = core._took["synthetic"].runs, core.folder.journal.read_bytes()
+    took, lines = known_runs(core), core.folder.journal.read_bytes()
     for _ in range(5):
         core._look_at_campaigns()
-    assert core._took["synthetic"].runs == took > 0 and core.folder.journal.read_bytes() == lines
+    assert known_runs(core) == took > 0 and core.folder.journal.read_bytes() == lines
     core.close()
 
 
@@ -783,13 +793,13 @@ def test_a_campaign_that_has_come_to_its_end_goes_on_only_with_another_end(root)
 def test_results_that_were_told_teach_no_estimate(root):
     core = Core(root)
     identity, folder = stopped_half_way(core)
-    took, taught = core._took["synthetic"].runs, core.rows[identity].taught
+    took, taught = known_runs(core), core.rows[identity].taught
     with Coordinator(load_run(folder), run_dir=folder, site="threads") as steering:
         for n in range(5):
             point = {"x": 0.1 + n / 10, "y": 0.5, "style": "plain"}
             steering.tell(point, {"value": 1.0 * n, "error": 0.5}, origin="a notebook")
     core._look_at_campaigns()
-    assert core._took["synthetic"].runs == took > 0 and core.rows[identity].taught == taught + 5
+    assert known_runs(core) == took > 0 and core.rows[identity].taught == taught + 5
     assert states(core, identity).count("completed") == took + 5  # as the page shows them
     core.close()
 
@@ -810,7 +820,7 @@ def test_damaged_times_of_a_campaign_cost_estimates_and_no_booking(root, taught)
     )
     (root / "journal.jsonl").write_text(text)
     core = Core(root)
-    assert core.damaged == 1 and "synthetic" not in core._took
+    assert core.damaged == 1 and not core._took
     assert core.accounts.whole.node_hours == pytest.approx(hours) and not core.accounts.whole.committed
     core.close()
 
@@ -823,8 +833,115 @@ def test_what_others_runs_had_is_told_to_those_who_see_them(root):
     asked = {"x": 0.3, "run_time_s": 5.0}
     pat = core.caller(os.getuid(), "pat")
     assert "run_time_s = 5 (0.01 in all)" in core.estimate(me(core), "synthetic", asked)["from"]
-    assert "run_time_s = 5" in core.estimate(pat, "synthetic", asked)["from"]
-    assert "0.01" not in core.estimate(pat, "synthetic", asked)["from"]
+    assert core.estimate(pat, "synthetic", asked)["from"] == "1 run here"
+    core.close()
+
+
+@pytest.mark.parametrize("steps", [(100, 300), (200, 200), (100, 200, 300, 400)])
+def test_words_for_those_who_do_not_see_runs_are_the_same_wherever_they_ask(steps):
+    """Else where the words change is where the runs of others were."""
+    took = Took()
+    for n in steps:
+        took.add(1.0, n / 100, {"steps": n, "cells": 8})
+    asked = [{"steps": n, "cells": cells} for n in (1, 150, 200, 5000) for cells in (1, 8, 9)]
+    lengths = lengths_of(["steps"])
+    assert len({took.expected(one, lengths=lengths, ranges_said=False)[1] for one in asked}) == 1
+    assert len({took.expected(one, lengths=lengths)[1] for one in asked}) > 1
+
+
+def own_campaign(core, app, runs):
+    """A campaign of one's own app, until it has ended."""
+    toml = (
+        f'app = "synthetic"\nobjective = {{maximize = "value"}}\npolicy = "sobol"\nuntil = {{max_runs = {runs}}}\n'
+    )
+    whole = asked(app)
+    looked_until_over(core, core.start(me(core), {"toml": toml, "app": whole["app"]})["id"])
+
+
+def test_an_own_app_teaches_nothing_about_the_packaged_one_of_its_name(root):
+    def said(app):
+        whole = asked(app)
+        return core.estimate(me(core), whole.pop("app"), {"x": 0.9}, **whole)
+
+    core = Core(root)
+    before = said("synthetic")
+    assert done(core, me(core), "own_apps_17:namesake", {"x": 0.3})["state"] == "completed"
+    own_campaign(core, "own_apps_17:namesake", 2)
+    for _ in range(2):
+        assert (said("synthetic")["from"], said("synthetic")["wall_s"]) == (before["from"], before["wall_s"])
+        own = said("own_apps_17:namesake")
+        assert own["from"].startswith("3 runs here") and own["wall_s"] >= 0.5
+        [label] = core.costs(me(core))["accuracy"]
+        assert label.startswith("synthetic 9.9.9 (own code ")
+        core.close()
+        core = Core(root)  # from the journal
+    own_campaign(core, "synthetic", 3)
+    assert done(core, me(core), "synthetic", {"x": 0.3})["state"] == "completed"
+    assert said("synthetic")["from"].startswith("4 runs here")
+    assert said("own_apps_17:namesake")["from"].startswith("3 runs here")
+    assert {n: a["runs"] for n, a in core.costs(me(core))["accuracy"].items()} == {"synthetic": 4, label: 3}
+    core.close()
+
+
+def without(line: dict[str, Any], *names: str) -> dict[str, Any]:
+    """A line of a journal as it was before it had these fields."""
+    inner = {n: without(v, *names) for n, v in line.items() if n in ("request", "taught") and isinstance(v, dict)}
+    return {n: v for n, v in (line | inner).items() if n not in names}
+
+
+def test_a_journal_from_before_versions_were_kept_apart_teaches_as_well(root):
+    core = Core(root)
+    for app in ("synthetic", "own_apps_17:namesake"):
+        assert done(core, me(core), app, {"x": 0.3})["state"] == "completed"
+        own_campaign(core, app, 3)
+    core.close()
+    lines = [json.loads(line) for line in (root / "journal.jsonl").read_text().splitlines()]
+    (root / "journal.jsonl").write_text("".join(json.dumps(without(n, "code", "own")) + "\n" for n in lines))
+    core = Core(root)
+    assert core.damaged == 0 and core.estimate(me(core), "synthetic", {"x": 0.3})["from"].startswith("4 runs here")
+    core.close()
+    lines = [without(n, "code", "own", "version") for n in lines]
+    (root / "journal.jsonl").write_text("".join(json.dumps(n) + "\n" for n in lines))
+    core = Core(root)
+    assert core.damaged == 0 and core.estimate(me(core), "synthetic", {"x": 0.3})["from"].startswith("1 run here")
+    assert sum(one["runs"] for one in core.costs(me(core))["accuracy"].values()) == 8
+    core.close()
+
+
+def test_runs_of_another_version_are_named_and_teach_nothing(root):
+    core = Core(root)
+    before = core.estimate(me(core), "synthetic", {"x": 0.3})["wall_s"]
+    for x in (0.1, 0.2):
+        done(core, me(core), "synthetic", {"x": x, "run_time_s": 0.2})
+    own_campaign(core, "synthetic", 3)
+    core.close()
+    journal = root / "journal.jsonl"
+    journal.write_text(journal.read_text().replace('"version":"1.0.0"', '"version":"0.9.0"'))
+    core = Core(root)
+    found = core.estimate(me(core), "synthetic", {"x": 0.3})
+    assert found["wall_s"] == before
+    assert found["from"] == "the contract's estimate: its 5 runs here were of version 0.9.0"
+    done(core, me(core), "synthetic", {"x": 0.4})
+    assert core.estimate(me(core), "synthetic", {"x": 0.4})["from"] == "1 run here"
+    assert {n: a["runs"] for n, a in core.costs(me(core))["accuracy"].items()} == {
+        "synthetic": 1,
+        "synthetic 0.9.0": 5,
+    }
+    core.close()
+
+
+def test_costs_tell_nobody_of_other_peoples_own_apps(root):
+    rules(root, '[people.pat]\nrole = "executor"\n[people.kim]\nrole = "few"\n')
+    rules(root, '[roles.few]\nmay = ["run", "read"]\napps = ["own:*"]\n')
+    core = Core(root)
+    pat, kim = core.caller(os.getuid(), "pat"), core.caller(os.getuid(), "kim")
+    for who, app in ((me(core), "own_apps_17:scaled"), (me(core), "synthetic"), (pat, "own_apps_17:outgoing")):
+        assert done(core, who, app, {"x": 0.3})["state"] == "completed"
+    for _ in range(2):
+        told = [list(core.costs(who)["accuracy"]) for who in (me(core), pat, kim)]
+        assert told == [["outgoing", "scaled", "synthetic"], ["outgoing", "synthetic"], []]
+        core.close()
+        core = Core(root)
     core.close()
 
 

@@ -243,6 +243,58 @@ def test_a_file_that_is_not_fetched_whole_leaves_nothing(shell, tmp_path, monkey
     assert sorted(tmp_path.iterdir()) == sorted([*before, tmp_path / "result.json"])
 
 
+def test_a_file_is_fetched_into_a_folder_under_its_own_name(shell, tmp_path):
+    shell("run", "synthetic", "x=0.3", "--wait")
+    run = ids(shell, "run")[0]
+    size = len(Workspace().fetch(run, "result.json"))
+    for to, path in ((".", "result.json"), ("below", "below/result.json")):
+        code, said = shell("fetch", run, "result.json", to)
+        assert (code, said) == (0, f"{path}: {size} B\n") and (tmp_path / path).stat().st_size == size
+    code, said = shell("fetch", run, "result.json", str(tmp_path / "below"))
+    assert code == 2 and f"{tmp_path}/below/result.json is there already" in said
+    (tmp_path / "result.json").unlink()
+    assert shell("fetch", run, "result.json", "")[0] == 0 and (tmp_path / "result.json").is_file()
+    assert Workspace().fetch(run, "result.json", "below/other.json") == Path("below/other.json")
+    code, said = shell("fetch", run, "result.json", "nothere/")
+    assert code == 2 and "nothere/ cannot be written: there is no such folder" in said
+    (tmp_path / "result.json").unlink()
+    (tmp_path / "result.json").mkdir()
+    code, said = shell("fetch", run, "result.json")
+    assert code == 2 and "result.json is there already" in said
+
+
+@pytest.mark.parametrize("path", [".", "/", ".."])
+@pytest.mark.parametrize("to", [[], ["."], ["new"], ["/"]])
+def test_what_is_the_name_of_no_file_is_refused(shell, path, to):
+    shell("run", "synthetic", "x=0.3", "--wait")
+    code, said = shell("fetch", ids(shell, "run")[0], path, *to)
+    assert code == 2 and said.startswith("error: ") and "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "surplus", "takes"),
+    [
+        ("status c-1 abc def", "abc def", "RUN, or CAMPAIGN_ID NUMBER"),
+        ("status c-1 0 abc", "abc", "RUN, or CAMPAIGN_ID NUMBER"),
+        ("status r-1 3", "3", "RUN, or CAMPAIGN_ID NUMBER"),
+        ("wait c-1 3 zzz", "3 zzz", "RUN"),
+        ("answer c-1 zzz", "zzz", "CAMPAIGN_ID"),
+        ("runs c-1 5", "5", "CAMPAIGN_ID"),
+        ("files c-1 0 x y z", "y z", "RUN, CAMPAIGN_ID or CAMPAIGN_ID NUMBER, [FOLDER]"),
+        ("files r-1 x y", "y", "RUN, CAMPAIGN_ID or CAMPAIGN_ID NUMBER, [FOLDER]"),
+        ("start synthetic x=1", "x=1", "CAMPAIGN"),
+        ("extend c-1 16", "16", "CAMPAIGN_ID"),
+        ("approve a-1 a-2", "a-2", "APPROVAL"),
+        ("cancel r-1 r-2", "r-2", "RUN"),
+        ("costs ada", "ada", "no more words"),
+        ("init one two", "two", "[DIR]"),
+    ],
+)
+def test_words_that_a_command_does_not_take_are_refused(shell, words, surplus, takes):
+    code, said = shell(*words.split())
+    assert code == 2 and f"`hpcagent workspace {words.split()[0]}` takes {takes}; too much: {surplus!r}." in said
+
+
 def test_an_approval_is_shown_with_what_it_is_for(shell, tmp_path):
     with (tmp_path / ".hpcagent" / "workspace.toml").open("a") as file:
         file.write('[[approval]]\napp = "synthetic"\n')

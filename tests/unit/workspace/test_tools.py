@@ -348,6 +348,22 @@ def test_an_edited_tool_is_tried_again_and_an_old_version_still_runs(core):
     assert ended(core, "half", {"x": 8.0})["metrics"] == {"half": 2.0}
 
 
+def test_costs_and_estimates_know_versions_of_a_tool(core):
+    approved(core, HALF)
+    assert ended(core, "half", {"x": 8.0})["state"] == "completed"
+    assert core.estimate(by(core, "eve"), app="half", params={"x": 8.0})["from"] == "1 run here"
+    assert list(core.costs(by(core, "eve"))["accuracy"]) == ["half"]
+    core.register_tool(by(core, "ada"), text=HALF.replace("x / 2", "x / 4"))
+    once_tested(core, "half")
+    core.decide_tool(by(core, "bob"), name="half", approve=True)
+    version = core.estimate(by(core, "eve"), app="half", params={"x": 8.0})
+    assert version["from"] == "the contract's estimate: its 1 run here was of version 1.0.0"
+    assert ended(core, "half", {"x": 8.0})["state"] == "completed"
+    assert list(core.costs(by(core, "eve"))["accuracy"]) == ["half", "half 1.0.0"]
+    core.decide_tool(by(core, "bob"), name="half", approve=False)
+    assert list(core.costs(by(core, "eve"))["accuracy"]) == ["half"]  # the version that is still approved
+
+
 def test_a_rejected_tool_runs_no_more_by_the_app_that_was_kept_for_its_runs(core):
     (made,) = core.tools.register(HALF, by="ada")
     core.tools.tested("half", made.sha256, Trial(state="none"))
