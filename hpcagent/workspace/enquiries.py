@@ -162,7 +162,7 @@ class Enquiries(Extending):
             "name": campaign.name,
             "question": campaign.question,
             "policy": campaign.policy.name,
-            "note": there.reason or found["note"],
+            "note": found["note"] if row.over and row.in_vain else there.reason or found["note"],
             "runs": {
                 "done": state.finished,
                 "most": PlannedRuns(campaign).count(state.manifests),

@@ -10,7 +10,15 @@ from hpcagent.campaign.state import State
 from hpcagent.campaign.sweep_runs import PlannedRuns
 from hpcagent.model.records import Cost
 
-__all__ = ["OwnRuns", "runs_on_top"]
+__all__ = ["OwnRuns", "runs_in_all", "runs_on_top"]
+
+
+def runs_in_all(campaign: Campaign, state: State | None) -> int | None:
+    """Runs that have finished, and those that are to come; arguments as `runs_on_top`."""
+    on_top, whole = runs_on_top(campaign, state), PlannedRuns(campaign).count([])
+    if on_top is None or whole is None or state is None:
+        return on_top
+    return max(whole, _finished(state) + on_top)
 
 
 def runs_on_top(campaign: Campaign, state: State | None) -> int | None:
@@ -20,10 +28,21 @@ def runs_on_top(campaign: Campaign, state: State | None) -> int | None:
         campaign: With what is changed.
         state: What is on record; None where nothing is.
     """
-    whole = PlannedRuns(campaign).count([] if state is None else state.manifests)
-    if whole is None or state is None:
-        return whole
-    return max(0, whole - sum(not m.origin and state.final(m.execution_id) for m in state.manifests))
+    planned, until = PlannedRuns(campaign), campaign.until
+    if state is None:
+        return planned.count([])
+    same = (state.confirmed_budget, state.confirmed_cap) == (until.budget(), until.cap())
+    confirmed = state.confirmed is not None and same and not planned.grown(state.manifests)
+    whole = planned.count(state.manifests, confirmed=confirmed)
+    if whole is None:
+        return None
+    # What was planned is run also beyond a budget.
+    return max(whole - _finished(state), len(state.waiting()))
+
+
+def _finished(state: State) -> int:
+    """Runs of the campaign itself that have finished."""
+    return sum(not m.origin and state.final(m.execution_id) for m in state.manifests)
 
 
 @dataclass(frozen=True, slots=True)
