@@ -181,7 +181,7 @@ class Planner:
         return min(budget // 2, confirm.runs + (self.campaign.reference is not None))
 
     def _confirmed(self) -> bool:
-        """Whether the contenders were repeated at the end of this budget (a larger one goes on, and a larger design)."""
+        """Whether the contenders were repeated at the end of this budget, or design; a larger one goes on."""
         state = self.state
         until = self.campaign.until
         return (

@@ -87,7 +87,7 @@ class PlannedRuns:
         return self._design.lacking(p for p in ran if p is not None)
 
     def grown(self, manifests: Sequence[Manifest]) -> bool:
-        """Whether a sweep without a budget has runs behind its confirmation, or lacks some: that is of fewer runs."""
+        """Whether a sweep without a budget or cap has runs behind its confirmation, or lacks some."""
         if self._design is None or not self._endless:
             return False
         roles = [m.role for m in manifests if m.role in ("suggested", "replicate")]

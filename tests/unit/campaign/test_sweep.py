@@ -97,7 +97,7 @@ def test_more_points_values_and_replicates_run_only_what_is_new(tmp_path):
 @pytest.mark.parametrize("mode", ["batch", "rolling"])
 def test_a_sweep_that_grows_behind_its_confirmation_runs_what_is_new_and_confirms_again(tmp_path, mode):
     toml = 'app = "synthetic"\nfixed = { noise = 0.1 }\nobjective = { maximize = "value" }\nspace = { x = {} }\n'
-    toml += 'sweep = { replicates = 1, values = { x = [0.1, 0.2] } }\nconfirm = { top = 1, replicates = 2 }\n'
+    toml += "sweep = { replicates = 1, values = { x = [0.1, 0.2] } }\nconfirm = { top = 1, replicates = 2 }\n"
     (tmp_path / "c.toml").write_text(f'{toml}mode = "{mode}"\n')
     campaign, folder = load_campaign(tmp_path / "c.toml"), tmp_path / "run"
     for changes, runs in (({}, 4), ({}, 4), ({"sweep.values.x": [0.1, 0.2, 0.4]}, 7), ({}, 7)):

@@ -312,6 +312,10 @@ def test_what_a_campaign_would_take_and_what_the_gate_would_say(root):
         bound = {"until.max_runs": 4, "until.node_hours": 0.5}
         found = core.estimate_campaign(caller, {"data": "lj_tuning"}, changes=bound)
         assert found["node_hours_at_most"] == 0.5 and found["refused"] is None and found["approval"]
+        found = core.estimate_campaign(caller, {"data": "lj_tuning"}, changes=bound | {"until.node_hours": 1e-6})
+        assert found["node_hours"] == found["node_hours_at_most"] == 1e-6 and found["from"].startswith(
+            "the cap, as"
+        )
         with pytest.raises(NotAllowed) as caught:
             core.estimate_campaign(caller, {"data": "lj_tuning"}, changes={"space.skin.high": -1})
         assert caught.value.check == "contract"
@@ -334,8 +338,16 @@ def test_an_extension_is_priced_by_the_runs_on_top_and_what_runs_of_its_own_took
         core.estimate_extension(caller, campaign)
     little = {"until.max_runs": 10, "until.node_hours": state.node_hours + 2 * each}
     found = core.estimate_extension(caller, campaign, changes=little)
-    assert found["node_hours"] == found["node_hours_at_most"] == pytest.approx(2 * each, rel=1e-3)
+    assert found["node_hours"] == pytest.approx(2 * each) and found["runs"] == 2
+    assert found["node_hours"] <= found["node_hours_at_most"] == pytest.approx(2 * each, rel=1e-3)
     assert found["from"] == "the cap, as the mean of 6 runs of this campaign would be more"
+    little["until.node_hours"] -= 1.5 * each
+    found = core.estimate_extension(caller, campaign, changes=little)
+    assert (found["runs"], found["node_hours"], found["node_hours_at_most"] > 0) == (0, 0.0, True)
+    assert found["from"] == "no further run fits under the cap, by the mean of 6 runs of this campaign"
+    for spent in (state.node_hours / 2, state.node_hours + state.overhead):
+        with pytest.raises(NotAllowed, match="node-hours are spent already"):
+            core.estimate_extension(caller, campaign, changes=little | {"until.node_hours": spent})
     found = core.estimate_extension(caller, campaign, changes={"until": {"node_hours": 1.0}})
     assert found["runs"] is found["node_hours"] is None and found["node_hours_at_most"] < 1.0
     assert found["from"].startswith("nothing says how many runs are to come")
@@ -435,7 +447,9 @@ def test_the_client_asks_the_service(root):
 
 def sent(core: Core, toml: str, **changes: Any) -> str:
     """A campaign of the synthetic landscape that has ended."""
-    begun = core.start(me(core), {"data": f'app = "synthetic"\nobjective = {{ maximize = "value" }}\n{toml}'}, **changes)
+    begun = core.start(
+        me(core), {"data": f'app = "synthetic"\nobjective = {{ maximize = "value" }}\n{toml}'}, **changes
+    )
     ended(core, begun["id"])
     return str(begun["id"])
 
@@ -552,3 +566,17 @@ def test_the_confirmation_of_a_sweep_is_among_its_runs(core):
     core.extend(me(core), one, changes=more)
     ended(core, one)
     assert core.campaign(me(core), one)["runs"]["done"] == 10
+
+
+def test_points_of_a_sweep_that_are_outside_of_what_ran_are_said_with_the_price(core):
+    toml = "space = { run_time_s = {} }\nuntil = { max_runs = 2 }\n"
+    toml += 'sweep = { design = "grid", replicates = 1, values = { run_time_s = [0.01, 0.02, 6.0, 9.0] } }\n'
+    one = sent(core, toml)
+    found = core.estimate_extension(me(core), one, changes={"until.max_runs": 4})
+    words = "points on top are outside of what ran: run_time_s = 6 to 9 (0.01 to 0.02 so far)"
+    assert found["runs"] == 2 and found["from"] == f"the mean of 2 runs of this campaign; {words}"
+    found = core.estimate_extension(me(core), one, changes={"until.max_runs": 3})
+    assert found["runs"] == 1 and "run_time_s = 6 (0.01 to 0.02 so far)" in found["from"]
+    inside = {"until.max_runs": 3, "sweep.values.run_time_s": [0.01, 0.015, 0.02]}
+    found = core.estimate_extension(me(core), one, changes=inside)
+    assert found["runs"] == 1 and found["from"] == "the mean of 2 runs of this campaign"
