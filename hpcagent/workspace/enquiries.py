@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.campaign.asked import request_of
+from hpcagent.campaign.budget import Budget
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.recorded import Snapshot, snapshot
 from hpcagent.campaign.state import State
@@ -322,6 +323,8 @@ class Enquiries(Extending):
         each_s, each, source = self._each_on_top(campaign, row, asked.nodes, state, caller)
         outside = "" if state is None else outside_of_what_ran(campaign, state, runs)
         fit = runs if most is None or not each else int(most / each + ROUNDING)
+        if fit and runs and each and state is not None and not Budget(campaign).room(runs, state):
+            fit, source = 0, f"the coordinator's forecast: each may take more than {source}"
         if runs is None:
             source = f"nothing says how many runs are to come; of one: {source}"
         elif fit is not None and fit < runs:

@@ -336,15 +336,19 @@ def test_an_extension_is_priced_by_the_runs_on_top_and_what_runs_of_its_own_took
     assert found["from"] == "the mean of 6 runs of this campaign"
     with pytest.raises(NotAllowed, match="6 runs have ended already"):
         core.estimate_extension(caller, campaign)
-    little = {"until.max_runs": 10, "until.node_hours": state.node_hours + 2 * each}
+    little = {"until.max_runs": 1000, "until.node_hours": state.node_hours + 500 * each}
     found = core.estimate_extension(caller, campaign, changes=little)
-    assert found["node_hours"] == pytest.approx(2 * each) and found["runs"] == 2
-    assert found["node_hours"] <= found["node_hours_at_most"] == pytest.approx(2 * each, rel=1e-3)
+    assert found["node_hours"] == pytest.approx(500 * each) and found["runs"] == 500
+    assert found["node_hours"] <= found["node_hours_at_most"] == pytest.approx(500 * each, rel=1e-3)
     assert found["from"] == "the cap, as the mean of 6 runs of this campaign would be more"
-    little["until.node_hours"] -= 1.5 * each
+    little["until.node_hours"] = state.node_hours + 0.5 * each
     found = core.estimate_extension(caller, campaign, changes=little)
     assert (found["runs"], found["node_hours"], found["node_hours_at_most"] > 0) == (0, 0.0, True)
     assert found["from"] == "no further run fits under the cap, by the mean of 6 runs of this campaign"
+    little["until.node_hours"] = state.node_hours + 1.1 * each  # by the mean one would fit
+    found = core.estimate_extension(caller, campaign, changes=little)
+    assert (found["runs"], found["node_hours"]) == (0, 0.0)
+    assert found["from"].startswith("no further run fits under the cap, by the coordinator's forecast")
     for spent in (state.node_hours / 2, state.node_hours + state.overhead):
         with pytest.raises(NotAllowed, match="node-hours are spent already"):
             core.estimate_extension(caller, campaign, changes=little | {"until.node_hours": spent})
