@@ -19,7 +19,7 @@ from hpcagent.store.files import write_whole
 if TYPE_CHECKING:
     from hpcagent.campaign.record import Campaign
 
-__all__ = ["let_through", "refuse_beyond", "request_of"]
+__all__ = ["NOTE", "let_through", "refuse_beyond", "request_of"]
 
 NOTE = "workspace.json"
 """In the folder of a campaign of a workspace: what was let through."""

@@ -178,6 +178,20 @@ class Budget:
         cycle = list(itertools.islice(itertools.cycle(typical), n))
         return max(1, self._longest(running, self.reserved(reserve), cycle, self.cap - spent))
 
+    def room(self, n: int, state: State) -> int:
+        """How many of `n` runs like the latest ones may begin under the cap; none where it leaves no room.
+
+        Args:
+            n: Runs that are to come.
+            state: What is on record; nothing is in flight.
+        """
+        self.learn(state)
+        if self.cap is None or not self.times.known or n <= 0:
+            return n
+        typical = self.times.loads(self.times.typical())
+        cycle = list(itertools.islice(itertools.cycle(typical), n))
+        return self._longest(Load.none(), Load.none(), cycle, self.cap - self.spent(state))
+
     def reserved(self, points: Sequence[Params]) -> Load:
         """What is kept for the confirmation: at most half of the cap, or nothing would be left to confirm."""
         total = Load.none()

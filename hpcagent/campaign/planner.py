@@ -17,6 +17,7 @@ from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.signals import Signals
 from hpcagent.campaign.spending import Spending
 from hpcagent.campaign.state import State, manifest_event
+from hpcagent.campaign.sweep_runs import PlannedRuns
 from hpcagent.campaign.sweep_space import SWEEP
 from hpcagent.model.parameter import Params
 from hpcagent.model.records import Manifest, Result, Role
@@ -94,6 +95,7 @@ class Planner:
         self.references, self.work = references, work
         self.size = campaign.batch_size
         self.search, self.digest = campaign.search, campaign.app.digest
+        self._planned = PlannedRuns(campaign)
         self._looks: Looks = {}
         self._history = Growing(campaign, state)
         # Failures of earlier sessions that are run again in this one: they tell nothing of it.
@@ -179,13 +181,14 @@ class Planner:
         return min(budget // 2, confirm.runs + (self.campaign.reference is not None))
 
     def _confirmed(self) -> bool:
-        """Whether the contenders were repeated at the end of this budget (a larger one goes on)."""
+        """Whether the contenders were repeated at the end of this budget, or design; a larger one goes on."""
         state = self.state
         until = self.campaign.until
         return (
             state.confirmed is not None
             and state.confirmed_budget == until.budget()
             and state.confirmed_cap == until.cap()
+            and not self._planned.grown(state.manifests)
         )
 
     def _stop_reason(self) -> str | None:

@@ -9,6 +9,7 @@ from hpcagent.apps.base import App
 from hpcagent.campaign.sweep_space import SWEEP, spanned
 from hpcagent.errors import BadInput
 from hpcagent.model.base import Scalar
+from hpcagent.model.parameter import Params
 from hpcagent.model.records import Manifest
 from hpcagent.policies.base import make_policy
 from hpcagent.policies.design import REPLICATES, Design
@@ -51,19 +52,46 @@ class PlannedRuns:
         self._budget = campaign.until.budget()
         self._space = campaign.search
         self._design = design_of(campaign)
-        self._known: tuple[int, int] | None = None
+        confirm = campaign.confirming
+        self._confirm = 0
+        if confirm is not None and confirm.runs:
+            self._confirm = confirm.runs + (campaign.reference is not None)
+        # With an end of another kind the confirmation is of that end.
+        self._endless = campaign.until.budget() is None and campaign.until.cap() is None
+        self._known: tuple[int, int, int] | None = None
+        self._planned = False
 
-    def count(self, manifests: Sequence[Manifest]) -> int | None:
-        """Runs in all, where these are planned so far."""
+    def count(self, manifests: Sequence[Manifest], *, confirmed: bool | None = None) -> int | None:
+        """Runs in all, where these are planned so far.
+
+        Args:
+            manifests: Of the campaign.
+            confirmed: Whether the confirmation is planned; by default where a run of it is.
+        """
         if self._design is None:
             return self._budget
         # Asked at every tick; it changes with the manifests only.
         if self._known is None or self._known[0] != len(manifests):
-            ran = (inside(self._space, m.params) for m in manifests if m.role not in ("repeat", "extended"))
-            left = len(self._design.lacking(p for p in ran if p is not None))
             own = sum(not m.origin for m in manifests)  # what was told is no run
-            self._known = len(manifests), own + left
-        return self._known[1] if self._budget is None else min(self._budget, self._known[1])
+            self._known = len(manifests), own, len(self.lacking(manifests))
+            self._planned = any(m.role == "replicate" for m in manifests) and not self.grown(manifests)
+        whole = self._known[1] + self._known[2]
+        whole += 0 if (self._planned if confirmed is None else confirmed) else self._confirm
+        return whole if self._budget is None else min(self._budget, whole)
+
+    def lacking(self, manifests: Sequence[Manifest]) -> list[Params]:
+        """Points of a sweep's runs that are not planned yet, in their order; none without a design."""
+        if self._design is None:
+            return []
+        ran = (inside(self._space, m.params) for m in manifests if m.role not in ("repeat", "extended"))
+        return self._design.lacking(p for p in ran if p is not None)
+
+    def grown(self, manifests: Sequence[Manifest]) -> bool:
+        """Whether a sweep without a budget or cap has runs behind its confirmation, or lacks some."""
+        if self._design is None or not self._endless:
+            return False
+        roles = [m.role for m in manifests if m.role in ("suggested", "replicate")]
+        return "replicate" in roles and (roles[-1] == "suggested" or bool(self.lacking(manifests)))
 
     def text(self, manifests: Sequence[Manifest]) -> str:
         """How many points and runs a design has, and how many of them are new; empty without a design."""
@@ -71,7 +99,7 @@ class PlannedRuns:
         if self._design is None or whole is None:
             return ""
         assert self._known is not None
-        points, new = len(self._design.points), self._known[1] - len(manifests)
+        points, new = len(self._design.points), sum(self._known[1:]) - len(manifests)
         text = f"{points} point(s), {points * self._design.replicates} run(s)"
         text += f", {new} of them new" if manifests else ""
         allowed = max(0, whole - len(manifests))

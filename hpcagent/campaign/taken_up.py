@@ -23,7 +23,7 @@ from hpcagent.sites.site import Site
 from hpcagent.store.files import write_whole
 from hpcagent.store.rundir import RunDir
 
-__all__ = ["taken_up", "with_batch_size", "write_down"]
+__all__ = ["other_parts", "refuse_other_layout", "taken_up", "with_batch_size", "write_down"]
 
 
 def taken_up(plan: Plan, written: Campaign | None) -> Plan:
@@ -66,6 +66,12 @@ def write_down(folder: RunDir, campaign: Campaign) -> None:
     write_whole(folder.app, campaign.app.model_dump_json(indent=1))
 
 
+def other_parts(written: Campaign, given: Campaign) -> list[str]:
+    """The parts by which one campaign is another than the one that was written: none of them may change."""
+    ours, theirs, free = given.identity(), written.identity(), changeable(written, given)
+    return [key for key in ours if ours[key] != theirs[key] and key not in free]
+
+
 def _with_larger_hypercube(plan: Plan, written: Campaign) -> Plan:
     """A larger Latin hypercube keeps the points of the one that was run, and appends others of its size."""
     then, now = written.policy, plan.campaign.policy
@@ -82,10 +88,8 @@ def _with_larger_hypercube(plan: Plan, written: Campaign) -> Plan:
 
 def _same_app(plan: Plan, written: Campaign) -> App:
     campaign, root = plan.campaign, plan.folder.root
-    ours, theirs = campaign.identity(), written.identity()
     app = campaign.app.continuing(written.app)
-    free = changeable(written, campaign) | ({"app"} if app is not None else set())
-    changed = [key for key in ours if ours[key] != theirs[key] and key not in free]
+    changed = [key for key in other_parts(written, campaign) if key != "app" or app is None]
     inputs = changed_inputs(written.app, campaign.app)
     if inputs:
         done = replayed(plan.folder, written, look=True).finished
@@ -97,18 +101,22 @@ def _same_app(plan: Plan, written: Campaign) -> App:
             f"one by {going_on(written, root)}, or choose another folder (run_dir, --run-dir).",
             changed=changed,
         )
-    _check_layout(plan, written)
+    refuse_other_layout(plan.folder, campaign, written)
     return app
 
 
-def _check_layout(plan: Plan, written: Campaign) -> None:
-    """Refuse to measure speeds on other ranks or threads among those that are there, and to compare them."""
-    then, now = written.app.contract.resources.layout, plan.campaign.app.contract.resources.layout
+def refuse_other_layout(folder: RunDir, campaign: Campaign, written: Campaign) -> None:
+    """Refuse to measure speeds on other ranks or threads among those that are there, and to compare them.
+
+    Raises:
+        RunDirChanged: It would.
+    """
+    then, now = written.app.contract.resources.layout, campaign.app.contract.resources.layout
     other = [name for name in now if now[name] != then[name]]
-    speeds = judged_speeds(plan.campaign) if other else []
-    if speeds and replayed(plan.folder, written).results:
+    speeds = judged_speeds(campaign) if other else []
+    if speeds and replayed(folder, written).results:
         raise RunDirChanged(
-            f"{plan.folder.root} has runs with {_these(then, other)}, and with {_these(now, other)} "
+            f"{folder.root} has runs with {_these(then, other)}, and with {_these(now, other)} "
             f"{' and '.join(speeds)} would be measured otherwise. Go on as it was begun, or choose another folder "
             "(run_dir, --run-dir), which may begin with what this one knows (earlier).",
             changed=[f"resources.{name}" for name in other],

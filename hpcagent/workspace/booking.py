@@ -121,17 +121,18 @@ def _taught(there: Snapshot, before: int) -> dict[str, Any] | None:
 
     Args:
         there: The campaign.
-        before: Its results that were taken in when it ended before, in the order in which they came.
+        before: Its results that were taken in when it ended before, in the order in which they came; that of a run
+            which was given up and run again is there twice.
 
     Returns:
         `times` are wall time in seconds and numbers among the parameters of the last that were run here;
         None: nothing is new.
     """
-    new = there.state.in_arrival()[before:]
+    new = there.state.rows[before:]
     runs = [one for one in new if not one.manifest.origin and not one.manifest.extends and one.manifest.times == 1]
     whole = [one for one in runs if one.status == "COMPLETED" and one.cost.wall_s > 0]
     times = [(one.cost.wall_s, numbers_of(one.manifest.params)) for one in whole[-MOST_TIMES:]]
-    failed = sum(one.status == "FAILED" for one in runs)
+    failed = sum(one.status == "FAILED" and one.final for one in runs)  # what is run again has not failed
     return {"results": before + len(new), "failed": failed, "times": times} if new else None
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent import errors
-from hpcagent.campaign.asked import let_through, request_of
+from hpcagent.campaign.asked import NOTE, let_through, request_of
 from hpcagent.campaign.loading import load_campaign
 from hpcagent.campaign.record import Campaign
 from hpcagent.catalog import packaged
@@ -208,6 +208,7 @@ class Campaigns(Booking):
         It is one of `_beginning` since it was let through: until it has begun, its last end is no end.
         """
         folder = self._workdir(row)
+        noted = _noted(folder)
         try:
             make_folder(folder)
             profile = self.sites.found(row.site).name
@@ -219,7 +220,10 @@ class Campaigns(Booking):
             pass
         except HpcAgentError as error:
             with self._turn:
-                self._end(row, "failed", note=f"it did not begin: {plain(error.message)}")
+                if row.was is None or self._since(row, "session"):
+                    self._end(row, "failed", note=f"it did not begin: {plain(error.message)}")
+                else:
+                    self._back(row, plain(error.message), noted)
             raise
         finally:
             with self._turn:
@@ -227,6 +231,20 @@ class Campaigns(Booking):
                 self._turn.notify_all()
         with self._turn:
             return self._said(row, found=False)
+
+    def _back(self, row: Row, why: str, noted: bytes | None) -> None:
+        """Have a campaign that did not go on stand as it did before; nobody is told of an end.
+
+        Args:
+            row: The campaign.
+            why: Why it did not.
+            noted: What its folder had of what was let through.
+        """
+        event = {"event": "not_extended", "id": row.id, "at": self._clock(), "why": why}
+        self._write(event)
+        self._not_extended(event)
+        if noted is not None:
+            write_whole(self._workdir(row) / NOTE, noted, private=True)
 
     def _order(self, identity: str) -> Path:
         return self.folder.campaigns / f"{identity}.asked.json"
@@ -373,6 +391,14 @@ class Campaigns(Booking):
         except (HpcAgentError, TimeoutError) as error:
             self.news.append(f"the campaign {row.id} was not stopped: {plain(str(error))}")
         self._look_at_campaigns()
+
+
+def _noted(run_dir: Path) -> bytes | None:
+    """What a campaign's folder has of what was let through; None where it has nothing."""
+    try:
+        return (run_dir / NOTE).read_bytes()
+    except OSError:
+        return None
 
 
 def brings_code(campaign: Campaign) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.campaign.asked import request_of
+from hpcagent.campaign.budget import Budget
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.recorded import Snapshot, snapshot
 from hpcagent.campaign.state import State
@@ -22,7 +23,7 @@ from hpcagent.gate.rules import Caller
 from hpcagent.model.records import Manifest
 from hpcagent.workspace.campaigns import MOST_POINTS, brings_code
 from hpcagent.workspace.extending import Extending
-from hpcagent.workspace.on_top import OwnRuns, runs_on_top
+from hpcagent.workspace.on_top import OwnRuns, outside_of_what_ran, runs_on_top
 from hpcagent.workspace.only_data import check_only_data
 from hpcagent.workspace.plain_campaigns import check_policy
 from hpcagent.workspace.questions import COSTLY, Questions
@@ -33,6 +34,7 @@ __all__ = ["Enquiries"]
 
 MOST_POLICIES = 8
 MOST_SEEDS = 50
+ROUNDING = 1e-6  # of a run, where a cap leaves room for a whole number of them
 # While a campaign goes on its answer is worked out anew so often, where somebody asks.
 FRESH_S = 30.0
 
@@ -162,7 +164,7 @@ class Enquiries(Extending):
             "name": campaign.name,
             "question": campaign.question,
             "policy": campaign.policy.name,
-            "note": there.reason or found["note"],
+            "note": found["note"] if row.over and row.in_vain else there.reason or found["note"],
             "runs": {
                 "done": state.finished,
                 "most": PlannedRuns(campaign).count(state.manifests),
@@ -267,7 +269,12 @@ class Enquiries(Extending):
             why, refused = self.rules.approval_for(asked, caller), self.gate.refusal(asked, caller)
             known = [r for r in self._same_work(asked.work) if r.owner == caller.name and r.kind == "campaign"]
         share = self._charged_share(found.app, where, profile, found.largest)
-        expected = None if asked.runs is None else asked.runs * asked.nodes * share * each_s / 3600
+        expected, most = (
+            None if asked.runs is None else asked.runs * asked.nodes * share * each_s / 3600,
+            asked.node_hours,
+        )
+        if expected is not None and most is not None and most < expected:
+            expected, source = most, f"the cap, as {source} would be more"
         return {
             "app": asked.app,
             "site": asked.site,
@@ -299,9 +306,9 @@ class Enquiries(Extending):
             data_only: As of `extend`.
 
         Returns:
-            `app`, `site`; of what is on top `runs` (None: nothing bounds them), `node_hours` as expected by the
-            campaign's own runs (None: not known), `node_hours_at_most` and `usd_at_most`; `runs_in_all`,
-            `wall_s_per_run`, `from`, `approval`, `refused`.
+            `app`, `site`; of what is on top `runs` (that have room under the cap; None: nothing bounds them),
+            `node_hours` as expected by the campaign's own runs (None: not known), `node_hours_at_most` and
+            `usd_at_most`; `runs_in_all`, `wall_s_per_run`, `from`, `approval`, `refused`.
 
         Raises:
             NotAllowed: A change is not allowed.
@@ -314,11 +321,18 @@ class Enquiries(Extending):
         state = None if there is None else there.state
         runs, most = runs_on_top(campaign, state), asked.node_hours
         each_s, each, source = self._each_on_top(campaign, row, asked.nodes, state, caller)
-        expected = None if runs is None or each is None else runs * each
+        outside = "" if state is None else outside_of_what_ran(campaign, state, runs)
+        fit = runs if most is None or not each else int(most / each + ROUNDING)
+        if fit and runs and each and state is not None and not Budget(campaign).room(runs, state):
+            fit, source = 0, f"the coordinator's forecast: each may take more than {source}"
         if runs is None:
             source = f"nothing says how many runs are to come; of one: {source}"
-        if expected is not None and most is not None and most < expected:
-            expected, source = most, f"the cap, as {source} would be more"
+        elif fit is not None and fit < runs:
+            runs, few = fit, f"no further run fits under the cap, by {source}"
+            source = f"the cap, as {source} would be more" if fit else few
+        expected = None if runs is None or each is None else runs * each
+        expected = expected if expected is None or most is None else min(expected, most)
+        source += f"; {outside}" if outside else ""
         return {
             "app": asked.app,
             "site": asked.site,

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hpcagent.campaign.asked import request_of
 from hpcagent.campaign.loading import load_run
 from hpcagent.campaign.record import Campaign
-from hpcagent.campaign.recorded import snapshot
-from hpcagent.errors import BadInput
+from hpcagent.campaign.recorded import Snapshot, snapshot
+from hpcagent.campaign.taken_up import other_parts, refuse_other_layout
+from hpcagent.errors import BadInput, RunDirChanged
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.request import Request
 from hpcagent.gate.rules import Caller
-from hpcagent.store.rundir import holder
+from hpcagent.store.rundir import RunDir, holder
 from hpcagent.workspace.campaigns import Campaigns, brings_code
+from hpcagent.workspace.on_top import runs_in_all, runs_on_top
 from hpcagent.workspace.plain_campaigns import check_changes, check_options, check_values
 from hpcagent.workspace.references import sandbox_of
 from hpcagent.workspace.rows import Row
@@ -89,19 +91,23 @@ class Extending(Campaigns):
         Raises:
             NotAllowed: A change is not allowed.
         """
+        _refuse_app(changes)
         if data_only:
             check_changes(changes)
         folder = self._workdir(row)
         try:
-            campaign = load_run(folder, changes=changes)
+            written, campaign = load_run(folder), load_run(folder, changes=changes)
             check_options(campaign)
             if data_only:
-                check_values(campaign, known=load_run(folder).fixed)
+                check_values(campaign, known=written.fixed)
+            _refuse_another(written, campaign, changes)
+            refuse_other_layout(RunDir(folder), campaign, written)
+            there = snapshot(folder, written)
             if row.over:
-                _refuse_nothing_more(folder, campaign, changes)
+                _refuse_nothing_more(there, campaign, changes)
         except NotAllowed:
             raise
-        except BadInput as error:
+        except (BadInput, RunDirChanged) as error:
             raise NotAllowed("contract", error.message, do="correct it and ask again") from None
         price = self.rules.price(row.site)
         whole = request_of(
@@ -113,30 +119,85 @@ class Extending(Campaigns):
             why=why,
             given=row.request.get("given"),
         )
+        # A sweep that grows repeats its contenders once more.
+        whole = whole.model_copy(update={"runs": runs_in_all(campaign, there.state)})
         rest = None if whole.node_hours is None else max(0.0, whole.node_hours - row.settled)
         usd = None if price is None or rest is None else price * rest
         return campaign, whole, whole.model_copy(update={"node_hours": rest, "usd": usd})
 
 
-def _refuse_nothing_more(folder: Path, campaign: Campaign, changes: Mapping[str, Any]) -> None:
+def _refuse_app(changes: Mapping[str, Any]) -> None:
+    for key, value in changes.items():
+        if key.partition(".")[0] == "app":
+            raise _another([key], key, value)
+
+
+def _refuse_another(written: Campaign, campaign: Campaign, changes: Mapping[str, Any]) -> None:
+    """Refuse changes with which it would be another campaign: its coordinator would not go on with it.
+
+    Raises:
+        NotAllowed: They change what has to stay.
+    """
+    parts = other_parts(written, campaign)
+    if not parts:
+        return
+    # The app is another by its settings; a sweep's table is part of its policy and of its space.
+    tables = {"app": ("settings",), "space": ("space", "constraints", "sweep")}
+    keys = [key for part in parts for key in changes if key.partition(".")[0] in tables.get(part, (part,))]
+    field = keys[0] if keys else parts[0]
+    raise _another(keys or parts, field, changes.get(field))
+
+
+def _another(keys: Sequence[str], field: str, value: Any) -> NotAllowed:
+    return NotAllowed(
+        "contract",
+        f"with another {' and '.join(dict.fromkeys(keys))} it would be another campaign",
+        field=field,
+        value=value,
+        allowed="changes of until, policy, objective and confirm, and of a sweep also of space and constraints",
+        do="start another campaign with it (hpcagent workspace start); this one stays as it is",
+    )
+
+
+def _refuse_nothing_more(there: Snapshot, campaign: Campaign, changes: Mapping[str, Any]) -> None:
     """Refuse what would end as soon as it has begun.
 
     Raises:
-        NotAllowed: So many runs have ended already, or it has come to its end and nothing is changed.
+        NotAllowed: No run is to come, none has room under the cap, or it has come to its end and nothing is
+            changed.
     """
-    there = snapshot(folder)
-    ended, most = there.state.ended - there.state.elsewhere, campaign.until.budget()
-    if most is not None and most <= ended:
-        runs = "1 run has" if ended == 1 else f"{ended} runs have"
+    state, most, cap = there.state, campaign.until.budget(), campaign.until.cap()
+    runs = runs_on_top(campaign, state)
+    ended = state.finished - state.elsewhere
+    if runs == 0 and most is not None and most <= ended:
+        had = "1 run has" if ended == 1 else f"{ended} runs have"
         raise NotAllowed(
             "contract",
-            f"{runs} ended already, and max_runs = {most} is the whole campaign's",
+            f"{had} ended already, and max_runs = {most} is the whole campaign's",
             field="until.max_runs",
             value=most,
             allowed=f"more than {ended}",
             do=f"for 4 more runs, change until.max_runs to {ended + 4}",
         )
-    if not changes and there.reason is not None:
+    if runs == 0:
+        raise NotAllowed(
+            "contract",
+            f"every run of the design has ended ({ended} in all), and none is to come",
+            field="sweep",
+            allowed="a design with more runs: more values or points, or more replicates",
+            do="change what is to be run on top, as sweep.replicates or sweep.values",
+        )
+    spent = state.node_hours + state.overhead
+    if cap is not None and cap <= spent:
+        raise NotAllowed(
+            "contract",
+            f"{spent:.4g} node-hours are spent already, and node_hours = {cap:g} is the whole campaign's",
+            field="until.node_hours",
+            value=cap,
+            allowed=f"more than {spent:.4g}",
+            do="raise until.node_hours by what the runs on top are to take",
+        )
+    if not changes and there.reason is not None and not state.waiting():
         raise NotAllowed(
             "contract",
             f"the campaign has come to its end ({there.reason.rstrip('.')}), and nothing is changed",

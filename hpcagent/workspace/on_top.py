@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.state import State
 from hpcagent.campaign.sweep_runs import PlannedRuns
-from hpcagent.model.records import Cost
+from hpcagent.model.parameter import Params
+from hpcagent.model.records import Result
+from hpcagent.workspace.took import numbers_of
 
-__all__ = ["OwnRuns", "runs_on_top"]
+__all__ = ["OwnRuns", "outside_of_what_ran", "runs_in_all", "runs_on_top"]
+
+
+def runs_in_all(campaign: Campaign, state: State | None) -> int | None:
+    """Runs that have finished, and those that are to come; arguments as `runs_on_top`."""
+    on_top, whole = runs_on_top(campaign, state), PlannedRuns(campaign).count([])
+    if on_top is None or whole is None or state is None:
+        return on_top
+    return max(whole, _finished(state) + on_top)
 
 
 def runs_on_top(campaign: Campaign, state: State | None) -> int | None:
@@ -20,10 +31,70 @@ def runs_on_top(campaign: Campaign, state: State | None) -> int | None:
         campaign: With what is changed.
         state: What is on record; None where nothing is.
     """
-    whole = PlannedRuns(campaign).count([] if state is None else state.manifests)
-    if whole is None or state is None:
-        return whole
-    return max(0, whole - sum(not m.origin and state.final(m.execution_id) for m in state.manifests))
+    planned, until = PlannedRuns(campaign), campaign.until
+    if state is None:
+        return planned.count([])
+    same = (state.confirmed_budget, state.confirmed_cap) == (until.budget(), until.cap())
+    confirmed = state.confirmed is not None and same and not planned.grown(state.manifests)
+    whole = planned.count(state.manifests, confirmed=confirmed)
+    if whole is None:
+        return None
+    # What was planned is run also beyond a budget.
+    return max(whole - _finished(state), len(state.waiting()))
+
+
+def outside_of_what_ran(campaign: Campaign, state: State, runs: int | None) -> str:
+    """Where points on top, as far as they are known, lie outside of what ran; empty where they do not.
+
+    Args:
+        campaign: With what is changed.
+        state: What is on record.
+        runs: That are to come; None: all.
+    """
+    waiting = [m.params for m in state.waiting()]
+    more = [campaign.complete(point) for point in PlannedRuns(campaign).lacking(state.manifests)]
+    left = None if runs is None else max(0, runs - len(waiting))
+    ran = [r.manifest.params for r in _costed(state)]
+    words = [_outside(name, [*waiting, *more[:left]], ran) for name in campaign.search.names]
+    said = ", ".join(one for one in words if one)
+    return f"points on top are outside of what ran: {said}" if ran and said else ""
+
+
+def _outside(name: str, to_come: Sequence[Params], ran: Sequence[Params]) -> str:
+    """Values of a parameter that no run has had, numbers outside of the range of those, and what there was.
+
+    Example:
+        >>> _outside("t", [{"t": 0.1}, {"t": 6.0}, {"t": 9.0}], [{"t": 0.05}, {"t": 0.2}])
+        't = 6 to 9 (0.05 to 0.2 so far)'
+        >>> _outside("style", [{"style": "rough"}], [{"style": "plain"}])
+        'style = rough (plain so far)'
+    """
+    had, new = ([p[name] for p in params if name in p] for params in (ran, to_come))
+    numbers = [numbers_of({name: value}).get(name) for value in (*had, *new)]
+    known = [number for number in numbers if number is not None]
+    if len(known) == len(numbers) and had:
+        before, after = known[: len(had)], known[len(had) :]
+        low, high = min(before), max(before)
+        far = [value for value in after if not low <= value <= high]
+        return f"{name} = {_range(far)} ({_range(before)} so far)" if far else ""
+    other = dict.fromkeys(str(value) for value in new if value not in had)
+    return f"{name} = {' and '.join(other)} ({' and '.join(dict.fromkeys(map(str, had)))} so far)" if other else ""
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:g}" if low == high else f"{low:g} to {high:g}"
+
+
+def _costed(state: State) -> list[Result]:
+    """Those that have finished here and say what they took."""
+    found = (r for r in state.results.values() if r.final and not r.manifest.origin)
+    return [r for r in found if r.cost.node_hours > 0]
+
+
+def _finished(state: State) -> int:
+    """Runs of the campaign itself that have finished."""
+    return sum(not m.origin and state.final(m.execution_id) for m in state.manifests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +114,7 @@ class OwnRuns:
     @staticmethod
     def of(state: State | None) -> OwnRuns | None:
         """Those on record; None without one that says what it took."""
-        found = [] if state is None else [r for r in state.results.values() if r.final and not r.manifest.origin]
-        costs: list[Cost] = [r.cost for r in found if r.cost.node_hours > 0]
+        costs = [] if state is None else [r.cost for r in _costed(state)]
         if not costs:
             return None
         return OwnRuns(len(costs), fmean(c.wall_s for c in costs), fmean(c.node_hours for c in costs))

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,9 @@ MOST_UNTOLD = 10_000
 """Events that wait for a disk; beyond it the oldest are not told."""
 MOST_OF_TOOLS = 1000
 """The last lines about tools that are known: what was written and not told is among them."""
+
+OF_EXTENSION = ("state", "ended_at", "request", "before", "went_s", "again_at", "again_behind", "changes")
+"""What of a campaign is another when it is let go on."""
 
 
 class Records:
@@ -164,6 +168,8 @@ class Records:
                 self._paid_by(event)
             elif kind == "extended":
                 self._extended(event)
+            elif kind == "not_extended":
+                self._not_extended(event)
             elif kind == "expired":
                 self._expired(event)
             elif kind == "removed":
@@ -341,6 +347,7 @@ class Records:
     def _extended(self, event: Mapping[str, Any]) -> None:
         """A campaign that had ended goes on, with what was let through since."""
         row = self.rows[event["id"]]
+        row.was, row.in_vain = replace(row, was=None), ""
         row.went_s, row.again_at = row.elapsed_s(event["at"]), event["at"]
         row.state, row.ended_at, row.note = "running", 0.0, event.get("note", row.note)
         row.again_behind, row.changes = event.get("behind"), event.get("changes", {})
@@ -348,6 +355,19 @@ class Records:
             row.request, row.before = event["request"], row.settled
         self._touch(row, event["at"])
         self._commit(row, event["at"])
+
+    def _not_extended(self, event: Mapping[str, Any]) -> None:
+        """A campaign that was let go on, and did not begin to, stands as it did before."""
+        row = self.rows[event["id"]]
+        was, why = row.was, str(event["why"])
+        if was is None:
+            raise ValueError("it was not extended.")
+        for name in OF_EXTENSION:
+            setattr(row, name, getattr(was, name))
+        row.was, row.in_vain = None, why
+        row.note = f"{was.note.rstrip('.')}. It did not go on: {why}" if was.note else f"it did not go on: {why}"
+        self.accounts.settle(row.owner, row.id, 0.0, 0.0)
+        self._touch(row, event["at"])
 
     def _touch(self, row: Row, at: float) -> None:
         """A row has changed: whoever waits for that looks."""

@@ -51,6 +51,8 @@ class Row:
         again_at: Unix time at which it went on again, in seconds; 0: it was not extended.
         again_behind: Bytes that the campaign's own journal had then; None: that is not known.
         changes: With what it was let go on; None: it was not extended.
+        was: How a campaign stood when it was let go on; None: it was not extended.
+        in_vain: Why it did not go on when it was last let; empty where it did.
         cause: The triggers that have led to it.
     """
 
@@ -85,6 +87,8 @@ class Row:
     changes: Mapping[str, Any] | None = None
     stored: int = 0
     taught: int = 0
+    was: Row | None = None
+    in_vain: str = ""
     cause: tuple[str, ...] = ()
 
     @property

@@ -94,6 +94,21 @@ def test_more_points_values_and_replicates_run_only_what_is_new(tmp_path):
     assert replays(tmp_path) == []
 
 
+@pytest.mark.parametrize("mode", ["batch", "rolling"])
+def test_a_sweep_that_grows_behind_its_confirmation_runs_what_is_new_and_confirms_again(tmp_path, mode):
+    toml = 'app = "synthetic"\nfixed = { noise = 0.1 }\nobjective = { maximize = "value" }\nspace = { x = {} }\n'
+    toml += "sweep = { replicates = 1, values = { x = [0.1, 0.2] } }\nconfirm = { top = 1, replicates = 2 }\n"
+    (tmp_path / "c.toml").write_text(f'{toml}mode = "{mode}"\n')
+    campaign, folder = load_campaign(tmp_path / "c.toml"), tmp_path / "run"
+    for changes, runs in (({}, 4), ({}, 4), ({"sweep.values.x": [0.1, 0.2, 0.4]}, 7), ({}, 7)):
+        if folder.exists():
+            campaign = load_run(folder, changes=changes)
+        result = ha.run(campaign, run_dir=folder, site="threads", progress=False)
+        assert len(result.results) == runs
+    roles = [r.manifest.role for r in result.results]
+    assert roles == ["suggested"] * 2 + ["replicate"] * 2 + ["suggested"] + ["replicate"] * 2
+
+
 def test_a_larger_hypercube_and_a_longer_sequence_keep_their_points(tmp_path):
     for design in ("latin_hypercube", "sobol"):
         folder = tmp_path / design

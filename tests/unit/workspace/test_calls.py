@@ -21,11 +21,12 @@ import hpcagent as ha
 from hpcagent.campaign.coordinator import Coordinator
 from hpcagent.campaign.loading import load_run
 from hpcagent.campaign.recorded import snapshot
+from hpcagent.campaign.state import State
 from hpcagent.catalog import find_app
 from hpcagent.errors import BadInput
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Caller
-from hpcagent.model.records import Cost, Result
+from hpcagent.model.records import Cost, Failure, Manifest, Result
 from hpcagent.store.journal import read_events
 from hpcagent.workspace.app_store import asked, packed
 from hpcagent.workspace.booking import _taught
@@ -757,9 +758,23 @@ def test_runs_whose_speed_is_not_believed_teach_what_they_took(root):
     _, folder = stopped_half_way(core)
     there = snapshot(folder)
     runs = [one.model_copy(update={"distrusted": "it had 30 % of its core"}) for one in there.state.in_arrival()]
-    busy = SimpleNamespace(state=SimpleNamespace(in_arrival=lambda: runs))
+    busy = SimpleNamespace(state=SimpleNamespace(rows=runs))
     assert _taught(busy, 0) == _taught(there, 0) and len(_taught(busy, 0)["times"]) > 0
     core.close()
+
+
+def test_a_run_that_was_given_up_teaches_once_it_has_completed():
+    run = Manifest(execution_id="", app="a", app_version="1", params={"x": 1.0})
+    run = run.model_copy(update={"execution_id": run.identity})
+    lost = Failure(kind="infrastructure", name="WorkerLost", message="m")
+    state = State()
+    state.add_manifest(run)
+    state.add_result(Result(manifest=run, status="FAILED", failure=lost))
+    first = _taught(SimpleNamespace(state=state), 0)
+    assert first == {"results": 1, "failed": 0, "times": []}
+    state.add_result(Result(manifest=run, status="COMPLETED", cost=Cost(wall_s=5.0, node_hours=0.1)))
+    assert _taught(SimpleNamespace(state=state), 1) == {"results": 2, "failed": 0, "times": [(5.0, {"x": 1.0})]}
+    assert _taught(SimpleNamespace(state=state), 2) is None
 
 
 @pytest.mark.parametrize("changes", [{}, {"until.max_runs": 3}, {"until.max_runs": 4}])

@@ -312,6 +312,10 @@ def test_what_a_campaign_would_take_and_what_the_gate_would_say(root):
         bound = {"until.max_runs": 4, "until.node_hours": 0.5}
         found = core.estimate_campaign(caller, {"data": "lj_tuning"}, changes=bound)
         assert found["node_hours_at_most"] == 0.5 and found["refused"] is None and found["approval"]
+        found = core.estimate_campaign(caller, {"data": "lj_tuning"}, changes=bound | {"until.node_hours": 1e-6})
+        assert found["node_hours"] == found["node_hours_at_most"] == 1e-6 and found["from"].startswith(
+            "the cap, as"
+        )
         with pytest.raises(NotAllowed) as caught:
             core.estimate_campaign(caller, {"data": "lj_tuning"}, changes={"space.skin.high": -1})
         assert caught.value.check == "contract"
@@ -332,10 +336,22 @@ def test_an_extension_is_priced_by_the_runs_on_top_and_what_runs_of_its_own_took
     assert found["from"] == "the mean of 6 runs of this campaign"
     with pytest.raises(NotAllowed, match="6 runs have ended already"):
         core.estimate_extension(caller, campaign)
-    little = {"until.max_runs": 10, "until.node_hours": state.node_hours + 2 * each}
+    little = {"until.max_runs": 1000, "until.node_hours": state.node_hours + 500 * each}
     found = core.estimate_extension(caller, campaign, changes=little)
-    assert found["node_hours"] == found["node_hours_at_most"] == pytest.approx(2 * each, rel=1e-3)
+    assert found["node_hours"] == pytest.approx(500 * each) and found["runs"] == 500
+    assert found["node_hours"] <= found["node_hours_at_most"] == pytest.approx(500 * each, rel=1e-3)
     assert found["from"] == "the cap, as the mean of 6 runs of this campaign would be more"
+    little["until.node_hours"] = state.node_hours + 0.5 * each
+    found = core.estimate_extension(caller, campaign, changes=little)
+    assert (found["runs"], found["node_hours"], found["node_hours_at_most"] > 0) == (0, 0.0, True)
+    assert found["from"] == "no further run fits under the cap, by the mean of 6 runs of this campaign"
+    little["until.node_hours"] = state.node_hours + 1.1 * each  # by the mean one would fit
+    found = core.estimate_extension(caller, campaign, changes=little)
+    assert (found["runs"], found["node_hours"]) == (0, 0.0)
+    assert found["from"].startswith("no further run fits under the cap, by the coordinator's forecast")
+    for spent in (state.node_hours / 2, state.node_hours + state.overhead):
+        with pytest.raises(NotAllowed, match="node-hours are spent already"):
+            core.estimate_extension(caller, campaign, changes=little | {"until.node_hours": spent})
     found = core.estimate_extension(caller, campaign, changes={"until": {"node_hours": 1.0}})
     assert found["runs"] is found["node_hours"] is None and found["node_hours_at_most"] < 1.0
     assert found["from"].startswith("nothing says how many runs are to come")
@@ -431,3 +447,140 @@ def test_the_client_asks_the_service(root):
             assert workspace.estimate_campaign(own)["runs"] == 32
         finally:
             workspace.end(runs=True)
+
+
+def sent(core: Core, toml: str, **changes: Any) -> str:
+    """A campaign of the synthetic landscape that has ended."""
+    begun = core.start(
+        me(core), {"data": f'app = "synthetic"\nobjective = {{ maximize = "value" }}\n{toml}'}, **changes
+    )
+    ended(core, begun["id"])
+    return str(begun["id"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"fixed.run_time_s": 0.1, "until.max_runs": 9}, "fixed.run_time_s"),
+        ({"seed": 9, "until.max_runs": 9}, "seed"),
+        ({"app": "oscillator", "until.max_runs": 9}, "app"),
+        ({"app": "nonsense"}, "app"),
+        ({"space.x.high": 0.5, "until.max_runs": 9}, "space.x.high"),
+    ],
+)
+@pytest.mark.parametrize("data_only", [False, True])
+def test_a_change_that_makes_it_another_campaign_is_refused_before_anything_is_written(
+    core, campaign, changes, key, data_only
+):
+    before = core.folder.journal.read_bytes()
+    for ask in (core.estimate_extension, core.extend):
+        with pytest.raises(NotAllowed, match="it would be another campaign") as caught:
+            ask(me(core), campaign, changes=changes, data_only=data_only)
+        assert caught.value.check == "contract" and caught.value.field == key and key in caught.value.message
+        assert "until, policy, objective" in caught.value.allowed and "start another campaign" in caught.value.do
+    assert core.rows[campaign].state == "completed"
+    after = core.folder.journal.read_bytes()[len(before) :].splitlines()
+    assert all(json.loads(line)["event"] == "refused" for line in after)
+
+
+def test_what_may_change_lets_a_campaign_go_on(core, campaign):
+    changes = {"policy.name": "random", "objective.minimize": "value", "until.max_runs": 7}
+    assert core.estimate_extension(me(core), campaign, changes=changes)["runs"] == 1
+    core.extend(me(core), campaign, changes=changes)
+    ended(core, campaign)
+    assert core.campaign(me(core), campaign)["runs"]["done"] == 7
+
+
+def test_a_campaign_that_does_not_begin_to_go_on_stands_as_it_did(core, root, campaign, monkeypatch):
+    def fails(*_: Any) -> None:
+        raise BadInput("the disk is on fire.")
+
+    caller, row = me(core), core.rows[campaign]
+    told = core.subscribe(caller, events=["on_job_failed", "on_job_complete"])
+    before, note = (row.state, row.ended_at, row.request, row.settled, row.end_key), row.note
+    noted = (core.folder.campaigns / campaign / "workspace.json").read_bytes()
+    monkeypatch.setattr(campaigns, "begin", fails)
+    with pytest.raises(BadInput, match="on fire"):
+        core.extend(caller, campaign, changes={"until.max_runs": 9})
+    monkeypatch.undo()
+    later = f"{note.rstrip('.')}. It did not go on: the disk is on fire."
+    assert (row.state, row.ended_at, row.request, row.settled, row.end_key) == before and row.note == later
+    assert core.campaign(caller, campaign)["note"] == later and not core.accounts.whole.committed
+    assert (core.folder.campaigns / campaign / "workspace.json").read_bytes() == noted
+    assert core.notifications(caller, subscription_id=told["subscription_id"]) == []
+    core.close()
+    again = Core(root)
+    try:
+        row = again.rows[campaign]
+        assert (row.state, row.ended_at, row.request, row.settled, row.end_key) == before and row.note == later
+        assert again.damaged == 0
+        again.extend(me(again), campaign, changes={"until.max_runs": 7})
+        ended(again, campaign)
+        assert again.rows[campaign].state == "completed" and "did not go on" not in again.rows[campaign].note
+        assert again.campaign(me(again), campaign)["runs"]["done"] == 7
+    finally:
+        again.close()
+
+
+SWEEP = "space = { x = {} }\nfixed = { run_time_s = 0.0, noise = 0.1 }\n"
+SWEEP += 'sweep = { design = "grid", replicates = 1, values = { x = [0.1, 0.2, 0.3] } }\n'
+
+
+def test_a_design_that_is_complete_goes_on_only_with_more_of_it(core):
+    one = sent(core, SWEEP)
+    for changes in ({}, {"until.node_hours": 5.0}, {"until.max_runs": 40}):
+        for ask in (core.estimate_extension, core.extend):
+            with pytest.raises(NotAllowed, match=r"every run of the design has ended \(3 in all\)"):
+                ask(me(core), one, changes=changes)
+    more = {"sweep.values.x": [0.1, 0.2, 0.3, 0.4]}
+    assert core.estimate_extension(me(core), one, changes=more)["runs"] == 1
+    core.extend(me(core), one, changes=more)
+    ended(core, one)
+    assert core.campaign(me(core), one)["runs"]["done"] == 4
+
+
+def test_a_run_that_was_given_up_at_the_cap_goes_on_with_a_larger_one(core):
+    toml = "space = { x = {}, y = {} }\nfixed = { run_time_s = 2.0 }\nbatch_size = 1\npolicy = 'random'\n"
+    one = sent(core, toml + "until = { max_runs = 1, node_hours = 1e-4 }\n")
+    said = core.campaign(me(core), one)
+    assert said["runs"]["by_state"] == {"given up": 1}, said
+    with pytest.raises(NotAllowed, match=r"node-hours are spent already") as caught:
+        core.estimate_extension(me(core), one)
+    assert caught.value.field == "until.node_hours"
+    more = {"until.node_hours": 0.1}
+    assert core.estimate_extension(me(core), one, changes=more)["runs"] == 1
+    core.extend(me(core), one, changes=more)
+    ended(core, one)
+    assert core.campaign(me(core), one)["runs"]["by_state"] == {"completed": 1}
+
+
+def test_the_confirmation_of_a_sweep_is_among_its_runs(core):
+    confirm = "confirm = { top = 1, replicates = 3 }\n"
+    text = f'app = "synthetic"\nobjective = {{ maximize = "value" }}\n{SWEEP}{confirm}'
+    found = core.estimate_campaign(me(core), {"data": text})
+    assert found["runs"] == 6
+    one = sent(core, SWEEP + confirm)
+    assert core.rows[one].request["runs"] == 6
+    assert core.campaign(me(core), one)["runs"] == {"done": 6, "most": 6, "by_state": {"completed": 6}}
+    with pytest.raises(NotAllowed, match=r"every run of the design has ended \(6 in all\)"):
+        core.extend(me(core), one, changes={})
+    more = {"sweep.values.x": [0.1, 0.2, 0.3, 0.4]}
+    found = core.estimate_extension(me(core), one, changes=more)
+    assert (found["runs"], found["runs_in_all"]) == (4, 10)
+    core.extend(me(core), one, changes=more)
+    ended(core, one)
+    assert core.campaign(me(core), one)["runs"]["done"] == 10
+
+
+def test_points_of_a_sweep_that_are_outside_of_what_ran_are_said_with_the_price(core):
+    toml = "space = { run_time_s = {} }\nuntil = { max_runs = 2 }\n"
+    toml += 'sweep = { design = "grid", replicates = 1, values = { run_time_s = [0.01, 0.02, 6.0, 9.0] } }\n'
+    one = sent(core, toml)
+    found = core.estimate_extension(me(core), one, changes={"until.max_runs": 4})
+    words = "points on top are outside of what ran: run_time_s = 6 to 9 (0.01 to 0.02 so far)"
+    assert found["runs"] == 2 and found["from"] == f"the mean of 2 runs of this campaign; {words}"
+    found = core.estimate_extension(me(core), one, changes={"until.max_runs": 3})
+    assert found["runs"] == 1 and "run_time_s = 6 (0.01 to 0.02 so far)" in found["from"]
+    inside = {"until.max_runs": 3, "sweep.values.run_time_s": [0.01, 0.015, 0.02]}
+    found = core.estimate_extension(me(core), one, changes=inside)
+    assert found["runs"] == 1 and found["from"] == "the mean of 2 runs of this campaign"
