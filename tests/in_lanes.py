@@ -261,9 +261,26 @@ def run_all(first: Sequence[Process], late: Sequence[Process]) -> None:
                 running[-1].start()
 
 
+@contextlib.contextmanager
+def common(folder: str, root: Path) -> Iterator[None]:
+    """For the tests of hpcagent: what forks the processes of all lanes (tests/warm.py)."""
+    if root != ROOT:
+        yield
+        return
+    from tests.warm import FIRST, begun
+
+    process = begun(f"{folder}/warm")
+    os.environ[FIRST] = f"{folder}/warm"
+    try:
+        yield
+    finally:
+        del os.environ[FIRST]
+        process.communicate()
+
+
 def main(lanes: dict[str, Lane], root: Path = ROOT) -> int:
     """Run all lanes, then what failed once more; returns the exit code."""
-    with tempfile.TemporaryDirectory(prefix="lanes", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="lanes", ignore_cleanup_errors=True) as folder, common(folder, root):
         first, late = processes(lanes, Path(folder), root)
         run_all(first, late)
         for one in (*first, *late):
