@@ -26,7 +26,7 @@ class OverStdio:
 
     Attributes:
         command: The program and its arguments; the program by its absolute path.
-        env: Environment variables that it needs.
+        env: Environment variables that it needs, also where ssh starts it.
         ssh: USER@HOST where it is started; empty: where the client is.
     """
 
@@ -47,9 +47,10 @@ class OverStdio:
                 f"--ssh {self.ssh!r} is no USER@HOST, nor a host of ssh's configuration.", value=self.ssh
             )
         # -T: no terminal, which would change line ends; BatchMode: nobody could answer a question.
+        variables = ["env", *(f"{name}={value}" for name, value in self.env.items())] if self.env else []
         return {
             "command": "ssh",
-            "args": ["-T", "-o", "BatchMode=yes", self.ssh, f"exec {shlex.join(self.command)}"],
+            "args": ["-T", "-o", "BatchMode=yes", self.ssh, f"exec {shlex.join([*variables, *self.command])}"],
             "env": {},
         }
 

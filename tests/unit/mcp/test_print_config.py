@@ -36,10 +36,11 @@ def test_over_stdio_each_starts_the_command_by_its_absolute_path(client):
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_through_ssh_the_words_arrive_as_they_are(client):
-    found = entry(client, OverStdio(COMMAND, {"PATH": "/usr/bin"}, ssh="ada@login1.site.org"))
+    found = entry(client, OverStdio(COMMAND, {"PATH": "/usr/bin:/a b"}, ssh="ada@login1.site.org"))
     assert found["command"] == "ssh"
     assert found["args"][-2] == "ada@login1.site.org"
-    assert tuple(shlex.split(found["args"][-1])) == ("exec", *COMMAND)
+    assert tuple(shlex.split(found["args"][-1])) == ("exec", "env", "PATH=/usr/bin:/a b", *COMMAND)
+    assert found.get("env", {}) == {}  # they are of the other machine
 
 
 @pytest.mark.parametrize("host", ["-oProxyCommand=x", "a b", "ada@", "a@-x", "h;x", "h\nx", "$(x)", "", "a@b@c"])
