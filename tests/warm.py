@@ -79,6 +79,8 @@ ROOM = "HPCAGENT_TESTS_ROOM"
 """Of the environment of the process that forks: where a fork writes what it is marked with (`hpcagent.lifeline.MARK`)."""
 LENGTH = 8192
 """Bytes of it, and of the room for a fork's command."""
+COLD = "HPCAGENT_TESTS_COLD"
+"""Where it is set, the interchange and the workers of a site are started as users' are: children of who opens the site."""
 PLOTS = "HPCAGENT_TESTS_PLOTS"
 """Where it is set, a campaign that goes on by itself draws the plots of its report: they take as long as all else of it."""
 
@@ -311,7 +313,7 @@ def asked_of(command: Any, options: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     words = block_command(Path(command[1])) if len(command) == 2 else [str(word) for word in command]
     environment = os.environ if options["env"] is None else options["env"]
-    if len(words) < 5 or any(environment.get(name, "1") != "1" for name in THREADS):
+    if len(words) < 5 or COLD in os.environ or any(environment.get(name, "1") != "1" for name in THREADS):
         return None
     module = next((one for one in OF_SITES if words[:4] == python_command(one)[:4]), "")
     if not module:

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 import hpcagent as ha
+from tests.warm import COLD
 
 
 @ha.app(parameters={"x": ha.Float(0, 1)}, metrics={"y": "1"})
@@ -67,7 +68,8 @@ def sent(pwned: str) -> list[bytes]:
 
 
 @pytest.mark.slow
-def test_strangers_at_every_port_of_a_campaign_change_nothing(tmp_path):
+def test_strangers_at_every_port_of_a_campaign_change_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv(COLD, "1")  # the interchange, which listens, is a child of this process
     campaign = ha.Campaign(
         slow_square, ha.minimize("y"), space={"x": {}}, until=ha.until.max_runs(24), policy="sobol", batch_size=4
     )

@@ -105,6 +105,7 @@ class Driven:
             words = ["drive_parsl.py", s.partition, str(self.run_dir)]
             more = [s.worker_init, str(s.memory_gb), s.walltime]
         environment = {**os.environ, **self.cluster.env, **s.environment, "FAULTS_FOLDER": str(self.folder)}
+        environment["HPCAGENT_TESTS_COLD"] = "1"  # its interchange is its child (tests/warm.py)
         if self.kind == "parsl":  # its scripts are found by the PATH only
             environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
         with (self.folder / "stderr").open("a") as stderr:
