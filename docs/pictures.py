@@ -60,8 +60,11 @@ LOOKED = (
     + """
 for (const [name, address] of JSON.parse(given)) {
   await page.evaluate((to) => { location.hash = to; }, address);
-  const there = () => !/being worked out/.test(document.body.textContent);
-  if (name === "campaign") await page.waitForFunction(there, { timeout: 60000 });
+  const best = () => [...document.querySelectorAll(".tile")].some((one) => /^Best/.test(one.textContent) && !/–/.test(one.textContent));
+  if (name === "campaign") {
+    await page.setViewport({ width: 1280, height: 1140 });
+    await page.waitForFunction(best, { timeout: 120000 });
+  }
   await shot(name, 4000);
 }
 await browser.close();
@@ -133,7 +136,9 @@ def of_the_page(workspace: ha.Workspace) -> None:
     """A campaign when it has ended."""
     root = workspace.folder.root
     (root / "workspace.toml").write_text(RULES.partition("[[")[0])
-    campaign = workspace.start("lj_tuning", changes={"until.max_runs": 16}, why="which timestep and skin?")
+    campaign = workspace.start(
+        "lj_tuning", changes={"until.max_runs": 16, "until.node_hours": 0.1}, why="which timestep and skin?"
+    )
     workspace.wait(campaign["id"])
     with page(root) as url:
         taken(
