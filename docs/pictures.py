@@ -60,7 +60,8 @@ LOOKED = (
     + """
 for (const [name, address] of JSON.parse(given)) {
   await page.evaluate((to) => { location.hash = to; }, address);
-  const best = () => [...document.querySelectorAll(".tile")].some((one) => /^Best/.test(one.textContent) && !/–/.test(one.textContent));
+  const best = () =>
+    [...document.querySelectorAll(".tile")].some((one) => /^Best[^–]*$/.test(one.textContent));
   if (name === "campaign") {
     await page.setViewport({ width: 1280, height: 1140 });
     await page.waitForFunction(best, { timeout: 120000 });
