@@ -16,7 +16,7 @@ from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.request import Request
 from hpcagent.gate.rules import Caller
 from hpcagent.store.rundir import RunDir, holder
-from hpcagent.workspace.campaigns import Campaigns, brings_code
+from hpcagent.workspace.campaigns import Campaigns
 from hpcagent.workspace.on_top import runs_in_all, runs_on_top
 from hpcagent.workspace.plain_campaigns import check_changes, check_options, check_values
 from hpcagent.workspace.references import sandbox_of
@@ -103,6 +103,7 @@ class Extending(Campaigns):
             _refuse_another(written, campaign, changes)
             refuse_other_layout(RunDir(folder), campaign, written)
             there = snapshot(folder, written)
+            own = self._brings_code(campaign, row.reference)
             if row.over:
                 _refuse_nothing_more(there, campaign, changes)
         except NotAllowed:
@@ -113,7 +114,7 @@ class Extending(Campaigns):
         whole = request_of(
             campaign,
             site=row.site,
-            own=brings_code(campaign),
+            own=own,
             sandbox=sandbox_of(campaign.app),
             price=price,
             why=why,

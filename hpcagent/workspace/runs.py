@@ -28,7 +28,7 @@ from hpcagent.workspace.checked import as_asked, manifest_of, params_of, refuse_
 from hpcagent.workspace.inner import ARTIFACT
 from hpcagent.workspace.inputs import Inputs, refuse_unended
 from hpcagent.workspace.looking import Looking
-from hpcagent.workspace.references import References, is_ours, sandbox_of, version_of
+from hpcagent.workspace.references import References, sandbox_of, version_of
 from hpcagent.workspace.rows import Row, occupied
 from hpcagent.workspace.took import AppVersion
 
@@ -102,7 +102,7 @@ class Runs(Looking):
         )
         self.sites.refuse_misfit(where, profile, manifest.resources)
         given = {name: str(value) for name, value in params.items() if values[name] != value}
-        own = not is_ours(found) or bool(self.references.path_of(app))
+        own = self.references.brings_code(found, app)
         share = self._charged_share(found, where, profile, manifest.resources)
         asked = self._asked_for(found, manifest, where, share=share, given=given, own=own, why=why, digest=digest)
         return found, manifest, asked, taken, digest
