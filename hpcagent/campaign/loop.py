@@ -8,6 +8,7 @@ from hpcagent.campaign.events import Batch
 from hpcagent.campaign.planner import PolicyQuestion
 from hpcagent.campaign.rolling import Suggester, due, in_flight
 from hpcagent.campaign.session import Session
+from hpcagent.campaign.sweep_runs import EXHAUSTED
 
 __all__ = ["Loop"]
 
@@ -118,7 +119,7 @@ class Loop:
             if not planned:
                 refusal = self._plans.spending.refusal
                 if not self._runner.running and (refusal or not asked.pending):
-                    return refusal or "the policy has nothing left to suggest: its design is exhausted."
+                    return refusal or EXHAUSTED
                 self._in_vain = asked.seen
 
     def _ask(self) -> bool | str | None:

@@ -17,7 +17,7 @@ from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.signals import Signals
 from hpcagent.campaign.spending import Spending
 from hpcagent.campaign.state import State, manifest_event
-from hpcagent.campaign.sweep_runs import PlannedRuns
+from hpcagent.campaign.sweep_runs import EXHAUSTED, PlannedRuns
 from hpcagent.campaign.sweep_space import SWEEP
 from hpcagent.model.parameter import Params
 from hpcagent.model.records import Manifest, Result, Role
@@ -118,8 +118,7 @@ class Planner:
             if planned:
                 return planned
             done = "every run of the design has ended."
-            exhausted = "the policy has nothing left to suggest: its design is exhausted."
-            reason = self.spending.refusal or (done if self.campaign.policy.name == SWEEP else exhausted)
+            reason = self.spending.refusal or (done if self.campaign.policy.name == SWEEP else EXHAUSTED)
         if self.hopeless() is None:
             confirming = self.confirmation()
             if confirming:

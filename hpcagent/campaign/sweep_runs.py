@@ -18,7 +18,10 @@ from hpcagent.statistics.points import inside
 if TYPE_CHECKING:
     from hpcagent.campaign.record import Campaign
 
-__all__ = ["PlannedRuns", "design_of", "grown", "ranges_text"]
+__all__ = ["EXHAUSTED", "PlannedRuns", "design_of", "grown", "ranges_text"]
+
+EXHAUSTED = "the policy has nothing left to suggest: its design is exhausted."
+"""Why a campaign ends whose policy gives no further point."""
 
 
 def design_of(campaign: Campaign) -> Design | None:

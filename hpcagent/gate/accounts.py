@@ -21,7 +21,7 @@ class Account:
     Attributes:
         node_hours: Spent by what has ended.
         usd: Likewise, where a site has a price.
-        bytes: Of files in the folders of runs.
+        bytes: Of files in the folders of runs, and of files of runs that are kept for others to read.
         committed: Request -> (node-hours, US dollars) of what waits or goes.
         recent: Unix times of the submissions of the last minute, in seconds.
     """
@@ -110,12 +110,38 @@ class Account:
         if quota.gigabytes is not None and self.bytes > quota.gigabytes * 1e9:
             raise NotAllowed(
                 "quota",
-                f"the runs of {whose} have {self.bytes / 1e9:.3g} GB of files",
+                f"the runs of {whose} have {self.bytes / 1e9:.3g} GB of files, with those kept for runs to read",
                 field="gigabytes",
                 value=round(self.bytes / 1e9, 3),
                 allowed=f"at most {quota.gigabytes:g}",
                 do="remove runs (hpcagent workspace expire), or have the quota raised",
             )
+
+    def check_file(self, quota: Quota, name: str, size: int, whose: str) -> None:
+        """Refuse to keep a file that does not fit.
+
+        Args:
+            quota: What may be used.
+            name: The file's.
+            size: Its bytes.
+            whose: The account's, in words.
+
+        Raises:
+            NotAllowed: How much is used, what is allowed, what to do.
+        """
+        if quota.gigabytes is None or not size or self.bytes + size <= quota.gigabytes * 1e9:
+            return
+        left = max(0.0, quota.gigabytes - self.bytes / 1e9)
+        raise NotAllowed(
+            "quota",
+            f"of {quota.gigabytes:g} GB of files of {whose} {self.bytes / 1e9:.3g} are used, and a copy of {name} "
+            "is to be kept for the run to read",
+            field="gigabytes",
+            value=round(size / 1e9, 9),
+            allowed=f"at most {left:.3g}",
+            do="name a smaller file, remove runs (hpcagent workspace expire), or have the quota raised in "
+            "workspace.toml",
+        )
 
 
 class Accounts:
@@ -142,3 +168,8 @@ class Accounts:
         """See `Account.settle`."""
         for account in (self.whole, self.of(person)):
             account.settle(identity, node_hours, usd, size)
+
+    def store(self, person: str, size: int) -> None:
+        """Count bytes of files, of a person and of the workspace; those of nobody are the workspace's only."""
+        for account in (self.whole, self.of(person)) if person else (self.whole,):
+            account.bytes += size

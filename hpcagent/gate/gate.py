@@ -148,6 +148,17 @@ class Gate:
             return error
         return None
 
+    def check_file(self, caller: Caller, name: str, size: int) -> None:
+        """Refuse to keep a file of so many bytes that goes beyond a quota of the caller or of the workspace.
+
+        Raises:
+            NotAllowed: How much is used, what is allowed, what to do.
+        """
+        person = self.rules.people.get(caller.name)
+        if person is not None and person.quota is not None:
+            self.accounts.of(caller.name).check_file(person.quota, name, size, caller.name)
+        self.accounts.whole.check_file(self.rules.quota, name, size, "the workspace")
+
     def recorded(self, caller: Caller, request: Request | None = None, what: str = "") -> _Recorded:
         """Has a refusal within the block written down."""
         return _Recorded(self._record, self._clock, caller, request, what)

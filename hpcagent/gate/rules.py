@@ -96,7 +96,7 @@ class Quota(Record):
         usd: Likewise, on sites that have a price.
         runs_at_once: Runs that wait or go.
         per_minute: Submissions within 60 s.
-        gigabytes: Of files in the folders of runs.
+        gigabytes: Of files in the folders of runs, and of files of runs that are kept for others to read.
     """
 
     node_hours: Amount | None = None

@@ -109,10 +109,10 @@ class Booking(Simulations):
     def _runs_of(self, row: Row, there: Snapshot) -> dict[str, str]:
         """What the runs of a campaign are of: `version`, and `code` where it is somebody's own; see `ran`."""
         try:
-            brought = bool(self.references.path_of(row.reference))
+            own = self.references.brings_code(there.campaign.app, row.reference)
         except BadInput:  # the kept app is damaged
-            brought = True
-        of = version_of(there.campaign.app, own=True if brought else None)
+            own = True
+        of = version_of(there.campaign.app, own=own)
         return {"version": of.version} | ({"code": of.code} if of.code else {})
 
 

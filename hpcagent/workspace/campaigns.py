@@ -16,6 +16,7 @@ from hpcagent import errors
 from hpcagent.campaign.asked import NOTE, let_through, request_of
 from hpcagent.campaign.loading import load_campaign
 from hpcagent.campaign.record import Campaign
+from hpcagent.campaign.sweep_space import SWEEP
 from hpcagent.catalog import packaged
 from hpcagent.elsewhere.detach import said_by
 from hpcagent.errors import BadInput, HpcAgentError, RunDirLocked, SiteFailed
@@ -39,7 +40,7 @@ from hpcagent.workspace.plain_campaigns import (
     is_name,
     packaged_campaign,
 )
-from hpcagent.workspace.references import is_function, is_ours, sandbox_of
+from hpcagent.workspace.references import is_function, sandbox_of
 from hpcagent.workspace.rows import Row
 
 __all__ = ["Campaigns"]
@@ -99,7 +100,7 @@ class Campaigns(Booking):
             asked = request_of(
                 found,
                 site=where,
-                own=brings_code(found),
+                own=self._brings_code(found, reference),
                 sandbox=sandbox_of(found.app),
                 price=self.rules.price(where),
                 why=why,
@@ -156,6 +157,18 @@ class Campaigns(Booking):
             found = found.model_copy(update={"fixed": {**found.fixed, **files}})
             return found, found.toml(), reference, given
         return found, toml, reference, {}
+
+    def _brings_code(self, campaign: Campaign, reference: str) -> bool:
+        """Whether a campaign runs code that the library does not bring: its app, its policy, or what ends it.
+
+        Args:
+            campaign: The campaign.
+            reference: How its app is called.
+
+        Raises:
+            BadInput: The kept app is damaged.
+        """
+        return self.references.brings_code(campaign.app, reference) or names_code(campaign)
 
     def _files_of_runs(self, caller: Caller, campaign: Campaign) -> dict[str, str]:
         """Paths of the files of runs that a campaign's fixed parameters name, found as those of a run are."""
@@ -401,9 +414,21 @@ def _noted(run_dir: Path) -> bytes | None:
         return None
 
 
-def brings_code(campaign: Campaign) -> bool:
-    """Whether a campaign has code that the library does not bring: in its app, or as its policy."""
-    return not is_ours(campaign.app) or ":" in campaign.policy.name
+def names_code(campaign: Campaign) -> bool:
+    """Whether a campaign names code that the library does not bring: as its policy, for it, or for its end."""
+    policy = campaign.policy
+    # The values of a sweep are those of its parameters.
+    options = {} if policy.name == SWEEP else policy.options
+    return ":" in policy.name or _has_path(options) or _has_path(campaign.until.toml())
+
+
+def _has_path(value: Any) -> bool:
+    """Whether a word among plain data is the path of a class, `package.module:Class`."""
+    if isinstance(value, Mapping):
+        return any(_has_path(one) for pair in value.items() for one in pair)
+    if isinstance(value, list | tuple):
+        return any(map(_has_path, value))
+    return isinstance(value, str) and ":" in value
 
 
 def refuse_function(campaign: str) -> None:

@@ -67,6 +67,7 @@ class Core(CatalystCalls):
             self._tell_lost()  # before anything is told of what happens from now on
             self.write_cards()
             self._remove_expired()
+            self._count_inputs()
             self._take_up()
 
     def _take_up(self) -> None:
@@ -156,6 +157,14 @@ class Core(CatalystCalls):
                 self.expire(self._owner)
             except (HpcAgentError, OSError) as error:
                 self.news.append(f"old folders were not removed: {error}")
+        self._count_inputs()
+
+    def _count_inputs(self) -> None:
+        """See what is kept for runs to read; what a disk refuses is written down with the next look."""
+        try:
+            self.count_inputs()
+        except HpcAgentError as error:
+            self._say(error.message)
 
     def expire(self, caller: Caller, *, dry_run: bool = False) -> dict[str, Any]:
         """Remove the folders of runs that are older than `retention_days`; their records stay.

@@ -21,7 +21,7 @@ from hpcagent.errors import BadInput, HpcAgentError, NotThere, StoreFull
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Caller
 from hpcagent.model.records import Manifest
-from hpcagent.workspace.campaigns import MOST_POINTS, brings_code
+from hpcagent.workspace.campaigns import MOST_POINTS
 from hpcagent.workspace.extending import Extending
 from hpcagent.workspace.on_top import OwnRuns, outside_of_what_ran, runs_on_top
 from hpcagent.workspace.only_data import check_only_data
@@ -247,7 +247,7 @@ class Enquiries(Extending):
         if not isinstance(campaign, str) and not isinstance(campaign.get("app", ""), str):
             self.gate.require(caller, "run")  # an app that comes along is kept
         try:
-            found, _, _, given = self._campaign_of(caller, campaign, changes)
+            found, _, reference, given = self._campaign_of(caller, campaign, changes)
             with self._turn:
                 where = self.sites.known(site or self.rules.default_site)
             profile = self.sites.found(where)
@@ -255,7 +255,7 @@ class Enquiries(Extending):
             asked = request_of(
                 found,
                 site=where,
-                own=brings_code(found),
+                own=self._brings_code(found, reference),
                 sandbox=sandbox_of(found.app),
                 price=self.rules.price(where),
                 given=given,

@@ -16,8 +16,8 @@ from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.request import Request
 from hpcagent.gate.rules import Caller
 from hpcagent.store.rundir import RunDir, holder
-from hpcagent.workspace.campaigns import Campaigns, brings_code
-from hpcagent.workspace.on_top import runs_in_all, runs_on_top
+from hpcagent.workspace.campaigns import Campaigns
+from hpcagent.workspace.on_top import is_exhausted, runs_in_all, runs_on_top
 from hpcagent.workspace.plain_campaigns import check_changes, check_options, check_values
 from hpcagent.workspace.references import sandbox_of
 from hpcagent.workspace.rows import Row
@@ -103,6 +103,7 @@ class Extending(Campaigns):
             _refuse_another(written, campaign, changes)
             refuse_other_layout(RunDir(folder), campaign, written)
             there = snapshot(folder, written)
+            own = self._brings_code(campaign, row.reference)
             if row.over:
                 _refuse_nothing_more(there, campaign, changes)
         except NotAllowed:
@@ -113,7 +114,7 @@ class Extending(Campaigns):
         whole = request_of(
             campaign,
             site=row.site,
-            own=brings_code(campaign),
+            own=own,
             sandbox=sandbox_of(campaign.app),
             price=price,
             why=why,
@@ -186,6 +187,17 @@ def _refuse_nothing_more(there: Snapshot, campaign: Campaign, changes: Mapping[s
             field="sweep",
             allowed="a design with more runs: more values or points, or more replicates",
             do="change what is to be run on top, as sweep.replicates or sweep.values",
+        )
+    if is_exhausted(there, campaign, changes):
+        raise NotAllowed(
+            "contract",
+            f"the policy {campaign.policy.name} has nothing left to suggest: all its points have been run "
+            f"({ended} runs have ended), and no other end brings more of them",
+            field="policy",
+            value=campaign.policy.name,
+            allowed="a policy with further points",
+            do="give it more points (of a grid policy.levels), or name another policy (policy.name); nothing was "
+            "written",
         )
     spent = state.node_hours + state.overhead
     if cap is not None and cap <= spent:

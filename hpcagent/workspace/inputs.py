@@ -9,7 +9,7 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,10 @@ from hpcagent.store.files import make_folder, refusing_clearly
 from hpcagent.workspace.artifacts import opened
 from hpcagent.workspace.rows import Row
 
-__all__ = ["Inputs", "refuse_unended"]
+__all__ = ["Inputs", "Room", "refuse_unended"]
+
+Room = Callable[[str, int], contextlib.AbstractContextManager[None]]
+"""Makes room for a file, by its path below the folder and its bytes, or refuses it; around the taking."""
 
 COPIED = 64 << 20
 """Bytes of a file up to which it is copied; of a larger one a second name is made, which takes no room."""
@@ -84,12 +87,13 @@ class Inputs:
         self.folder = folder
         self._known: dict[tuple[int, ...], str] = {}
 
-    def keep(self, folder: Path, path: str) -> Path:
+    def keep(self, folder: Path, path: str, room: Room = lambda path, size: contextlib.nullcontext()) -> Path:
         """Take a file of a run, if it is not here yet; its path here.
 
         Args:
             folder: The run's.
             path: Of the file, below it.
+            room: Is asked before it is taken.
 
         Raises:
             BadInput: There is no such file, a part of its path is a link, or it is written at this moment.
@@ -104,12 +108,33 @@ class Inputs:
                 make_folder(target.parent)
                 os.utime(target.parent)  # it was asked for now: see `tidy`
                 if not _has(target, digest):
-                    _put(file, target, digest, linked=os.fstat(file).st_size > COPIED)
+                    self._take(file, target, digest, room)
             if _state_of(file)[:4] != state[:4]:
                 raise _is_written(path)
             return target
         finally:
             os.close(file)
+
+    def _take(self, file: int, target: Path, digest: str, room: Room) -> None:
+        size, part = os.fstat(file).st_size, target.with_name(f".{secrets.token_hex(8)}.part")
+        try:
+            linked = size > COPIED and _second_name(file, part)
+            with room(f"{digest}/{target.name}", 0 if linked else size):
+                if not linked and _copied(file, part) != digest:
+                    raise _is_written(target.name)
+                part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)  # two names of one file: the replacement leaves both
+
+    def sizes(self) -> dict[str, int]:
+        """Each file here, by its path, and the bytes that it takes: none while a run's folder has it, too."""
+        found: dict[str, int] = {}
+        for path in self.folder.glob("*/*"):
+            with contextlib.suppress(OSError):  # removed at this moment
+                now = path.lstat()
+                if stat.S_ISREG(now.st_mode):
+                    found[f"{path.parent.name}/{path.name}"] = now.st_size if now.st_nlink == 1 else 0
+        return found
 
     def tidy(self, params: Iterable[Mapping[str, Any]], before: float) -> None:
         """Remove what nobody names any longer.
@@ -161,16 +186,6 @@ def _has(target: Path, digest: str) -> bool:
         return stat.S_ISREG(target.lstat().st_mode) and sha256(target) == digest
     except OSError:
         return False
-
-
-def _put(file: int, target: Path, digest: str, *, linked: bool) -> None:
-    part = target.with_name(f".{secrets.token_hex(8)}.part")
-    try:
-        if not (linked and _second_name(file, part)) and _copied(file, part) != digest:
-            raise _is_written(target.name)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)  # two names of one file: the replacement leaves both
 
 
 def _second_name(file: int, path: Path) -> bool:

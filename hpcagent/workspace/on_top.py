@@ -2,18 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
+from hpcagent.campaign.decisions import policy_of
+from hpcagent.campaign.enqueued import Queue
+from hpcagent.campaign.history import History
 from hpcagent.campaign.record import Campaign
+from hpcagent.campaign.recorded import Snapshot
 from hpcagent.campaign.state import State
-from hpcagent.campaign.sweep_runs import PlannedRuns
+from hpcagent.campaign.sweep_runs import EXHAUSTED, PlannedRuns
+from hpcagent.errors import HpcAgentError
 from hpcagent.model.parameter import Params
 from hpcagent.model.records import Result
 from hpcagent.workspace.took import numbers_of
 
-__all__ = ["OwnRuns", "outside_of_what_ran", "runs_in_all", "runs_on_top"]
+__all__ = ["OwnRuns", "is_exhausted", "outside_of_what_ran", "runs_in_all", "runs_on_top"]
+
+SPREAD = ("grid", "latin_hypercube", "random", "sobol")
+"""Policies that spread points and learn nothing: asked for one more, they answer at once."""
+
+
+def is_exhausted(there: Snapshot, campaign: Campaign, changes: Mapping[str, Any]) -> bool:
+    """Whether it is known that a campaign that goes on has no run to come, as its policy has no point left.
+
+    It is known of policies that learn nothing, and where the policy had none when the campaign ended and only its
+    end is another now: a policy is a function of what has run.
+
+    Args:
+        there: What is on record.
+        campaign: With what is changed.
+        changes: What that is.
+    """
+    state, until = there.state, campaign.until
+    confirm, confirmed = campaign.confirming, (state.confirmed_budget, state.confirmed_cap)
+    to_confirm = confirm is not None and confirm.runs > 0
+    if to_confirm and (state.confirmed is None or confirmed != (until.budget(), until.cap())):
+        return False
+    queue = Queue(there.folder, campaign, state, remark=lambda words: None)
+    queue.look(force=True)
+    if state.waiting() or queue.waiting():
+        return False
+    if (there.reason or "").startswith(EXHAUSTED) and all(key.partition(".")[0] == "until" for key in changes):
+        return True
+    if campaign.policy.name in SPREAD:
+        with contextlib.suppress(HpcAgentError):  # whatever it says, its coordinator will
+            return not policy_of(campaign).suggest(History.now(campaign, state).shown(), 1)
+    return False
 
 
 def runs_in_all(campaign: Campaign, state: State | None) -> int | None:

@@ -88,6 +88,7 @@ class Records:
         self.news: list[str] = []
         self.answered = Answered(clock)
         self._to_remove: dict[str, float] = {}  # runs whose folders go, as was written down at that Unix time
+        self.kept_files: dict[str, tuple[str, int]] = {}  # files of runs that others read -> who brought it, bytes
         self.tool_seals: dict[tuple[str, str], str] = {}  # (name, version) -> seal of the record that was approved
         self.added = AddedApps()
         self._of_tools: deque[Mapping[str, Any]] = deque(maxlen=MOST_OF_TOOLS)  # the last lines about them
@@ -175,6 +176,11 @@ class Records:
             elif kind == "removed":
                 for identity in event["runs"]:
                     self._to_remove.pop(identity, None)
+            elif kind == "inputs_kept":
+                self._inputs_kept(event)
+            elif kind == "inputs_removed":
+                for path in event["files"]:
+                    self.accounts.store(*_negative(self.kept_files.pop(path)))
             elif kind == "took":
                 row = self.rows[event["id"]]
                 row.took = event.get("cost", {"node_hours": event["node_hours"]})
@@ -343,6 +349,16 @@ class Records:
             row.note = f"{row.note}; its files were removed" if row.note else "its files were removed"
             self._touch(row, event["at"])
             self.accounts.settle(row.owner, row.id, 0.0, 0.0, -size)
+
+    def _inputs_kept(self, event: Mapping[str, Any]) -> None:
+        """Files of runs are kept for others to read, or take another room now; they stay whose they were first."""
+        sizes = {str(path): int(size) for path, size in event["files"].items()}
+        if any(size < 0 for size in sizes.values()):
+            raise ValueError("a size that is none.")
+        for path, size in sizes.items():
+            owner, before = self.kept_files.get(path, (str(event["by"]), 0))
+            self.kept_files[path] = owner, size
+            self.accounts.store(owner, size - before)
 
     def _extended(self, event: Mapping[str, Any]) -> None:
         """A campaign that had ended goes on, with what was let through since."""
@@ -724,6 +740,10 @@ def _plain(one: Approval) -> dict[str, Any]:
     shown = as_given(asked.get("params", {}), asked.get("given", {}))
     said = {"params": shown, "asked_why": asked.get("why", "")}
     return {name: getattr(one, name) for name in names} | said | {"digest": one.digest, "request": asked}
+
+
+def _negative(kept: tuple[str, int]) -> tuple[str, int]:
+    return kept[0], -kept[1]
 
 
 def _share(cost: Mapping[str, Any], nodes: int) -> float:

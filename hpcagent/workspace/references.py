@@ -25,8 +25,12 @@ from hpcagent.workspace.took import AppVersion
 
 __all__ = ["References", "is_function", "is_ours", "sandbox_of", "version_of"]
 
-# Settings that name code: the calculator of the engine `ase`.
-CODE = {"calculator"}
+# Settings that name code: a calculator of the engine `ase`, a program in place of the site's, a pickle of a model.
+CODE = frozenset({"calculator", "checkpoint", "command"})
+# Keywords likewise: PySCF evaluates what stands in such a file.
+CODE_KEYWORDS = frozenset({"chkfile"})
+# Settings that the library adds to its apps, and that are no code: how runs are started, confined and repaired.
+ADDED = frozenset({MODE, "sandbox", "repairs"})
 
 
 class References:
@@ -195,6 +199,19 @@ class References:
         """
         return list(self._store.record(reference)["path"]) if reference.startswith(STORED) else []
 
+    def brings_code(self, app: App, reference: str) -> bool:
+        """Whether a run of an app, or a campaign with it, runs code that the library does not bring.
+
+        Args:
+            app: The app, with the settings of the call.
+            reference: How it is called: with what is kept of it may go folders of modules, which come before all
+                others where it runs.
+
+        Raises:
+            BadInput: The kept app is damaged.
+        """
+        return not is_ours(app) or bool(self.path_of(reference))
+
 
 def sandbox_of(app: App) -> Tier:
     """The tier that every run of an app has at least; `none` without a sandbox."""
@@ -204,17 +221,30 @@ def sandbox_of(app: App) -> Tier:
 
 
 def is_ours(app: App) -> bool:
-    """Whether the library brings the app and all that it runs: settings that are code make it somebody's own."""
+    """Whether the library brings the app and all that it runs: settings that are code make it somebody's own.
+
+    Its contract has to be the library's, too: by it values are checked, and side effects said.
+    """
     try:
         known = packaged(app.name)
     except BadInput:
         return False
-    if known is None or (known.source, known.function) != (app.source, app.function) or app.made_of:
+    if known is None or _place(known) != _place(app) or app.made_of or known.code_digest != app.code_digest:
         return False
-    if known.contract.version != app.contract.version or known.code_digest != app.code_digest:
+    if known.contract != app.contract.model_copy(update={"resources": known.contract.resources}):
         return False
     differ = {n for n in {*known.settings, *app.settings} if known.settings.get(n) != app.settings.get(n)}
-    return not differ & CODE and (known.function != LAMMPS or differ <= {MODE, "sandbox"})
+    if known.function == LAMMPS:
+        return differ <= {MODE, "sandbox"}
+    if differ & CODE or not differ <= {*known.settings, *ADDED}:
+        return False
+    keywords = app.settings.get("keywords") or {}
+    return isinstance(keywords, Mapping) and CODE_KEYWORDS.isdisjoint(keywords)
+
+
+def _place(app: App) -> tuple[object, ...]:
+    """Where an app comes from, and where it runs: a chain in the process that keeps the site."""
+    return app.source, app.function, app.chain, app.mpi
 
 
 def version_of(app: App, *, own: bool | None = None, digest: str = "") -> AppVersion:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from hpcagent.apps.base import App
 from hpcagent.apps.invocation import Invocation
 from hpcagent.catalog import app_names
-from hpcagent.errors import BadInput, HpcAgentError
+from hpcagent.errors import BadInput, HpcAgentError, StoreError
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.request import Request, effects_of
 from hpcagent.gate.rules import Caller
@@ -28,7 +30,7 @@ from hpcagent.workspace.checked import as_asked, manifest_of, params_of, refuse_
 from hpcagent.workspace.inner import ARTIFACT
 from hpcagent.workspace.inputs import Inputs, refuse_unended
 from hpcagent.workspace.looking import Looking
-from hpcagent.workspace.references import References, is_ours, sandbox_of, version_of
+from hpcagent.workspace.references import References, sandbox_of, version_of
 from hpcagent.workspace.rows import Row, occupied
 from hpcagent.workspace.took import AppVersion
 
@@ -44,6 +46,7 @@ class Runs(Looking):
     def __init__(self, root: Path, *, clock: Callable[[], float] = time.time, apart: bool = False) -> None:
         super().__init__(root, clock=clock, apart=apart)
         self.inputs = Inputs(self.folder.inputs)
+        self._being_kept: Counter[str] = Counter()  # files that are being taken to it at this moment
         self.tool_changes: deque[Change] = deque()  # what was edited by hand, until it is told
         self.tools = Tools(
             self.folder.tools,
@@ -102,7 +105,7 @@ class Runs(Looking):
         )
         self.sites.refuse_misfit(where, profile, manifest.resources)
         given = {name: str(value) for name, value in params.items() if values[name] != value}
-        own = not is_ours(found) or bool(self.references.path_of(app))
+        own = self.references.brings_code(found, app)
         share = self._charged_share(found, where, profile, manifest.resources)
         asked = self._asked_for(found, manifest, where, share=share, given=given, own=own, why=why, digest=digest)
         return found, manifest, asked, taken, digest
@@ -181,7 +184,53 @@ class Runs(Looking):
         with self._turn:
             row = self._row(caller, value.removeprefix(ARTIFACT).partition("/")[0])
             refuse_unended(value, row, self._waiting_for(folder.name), field=field)
-        return str(self.inputs.keep(folder, inside))
+        return str(self.inputs.keep(folder, inside, partial(self._room, caller)))
+
+    @contextlib.contextmanager
+    def _room(self, caller: Caller, path: str, size: int) -> Iterator[None]:
+        """Count a file that is about to be kept, on the caller's account; one that somebody has brought is theirs.
+
+        Raises:
+            NotAllowed: It is more than a quota allows.
+        """
+        with self._turn:
+            new = path not in self.kept_files
+            if new:
+                self.gate.check_file(caller, path.rpartition("/")[2], size)
+                # First the line: killed behind it, the next service sees that there is no such file.
+                self._written_down({"event": "inputs_kept", "by": caller.name, "files": {path: size}})
+            self._being_kept[path] += 1
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._being_kept[path] -= 1
+                there = self._being_kept[path] > 0 or (self.folder.inputs / path).exists()
+                self._being_kept += Counter()  # without those that are 0
+                if not there and path in self.kept_files:
+                    with contextlib.suppress(StoreError):  # it is counted anew within an hour
+                        self._written_down({"event": "inputs_removed", "files": [path]})
+
+    def _written_down(self, event: dict[str, Any]) -> None:
+        event["at"] = self._clock()
+        self._write(event)
+        self._replay(event)
+
+    def count_inputs(self) -> None:
+        """Have the journal say what is kept for runs to read: what was removed, and what takes another room now.
+
+        A large file is a second name of the run's own, and takes no room until the run's folder is removed. What
+        nobody is known to have brought, as a version before files counted has left it, is the workspace's.
+        """
+        taken = {path.partition("/")[0] for path in self._being_kept}  # at this moment
+        there = {path: n for path, n in self.inputs.sizes().items() if path.partition("/")[0] not in taken}
+        known = {path: n for path, (_, n) in self.kept_files.items() if path.partition("/")[0] not in taken}
+        gone = sorted(known.keys() - there.keys())
+        other = {path: n for path, n in there.items() if known.get(path) != n}
+        if gone:
+            self._written_down({"event": "inputs_removed", "files": gone})
+        if other:
+            self._written_down({"event": "inputs_kept", "by": "", "files": other})
 
     def run(
         self,

@@ -8,8 +8,10 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from hpcagent.errors import BadInput
-from hpcagent.mcp.approving import Confirm
+from hpcagent.mcp.approving import LONGEST_QUESTION, Confirm
 from hpcagent.mcp.callers import Caller
+from hpcagent.mcp.excerpt import Excerpt, excerpt_of
+from hpcagent.mcp.said import clean_text
 from hpcagent.mcp.serving import Answer, tool
 
 __all__ = [
@@ -27,7 +29,9 @@ __all__ = [
 ]
 
 LARGEST_CODE = 100_000
-IN_THE_QUESTION = 1800
+MOST_WARNINGS = 5
+IN_THE_QUESTION = 900
+"""Characters of a text that a question has room for at least; what else it says is cut before that."""
 
 ToolName = Annotated[str, Field(min_length=1, max_length=60, description="Name of a tool: that of its function.")]
 AgentName = Annotated[str, Field(min_length=1, max_length=60, description="Name of an agent.")]
@@ -195,16 +199,40 @@ def _to_approve(caller: Caller, asked: Mapping[str, Any]) -> Confirm | None:
         name, sha256=asked["sha256"], despite_tests=asked.get("despite_tests", False), dry_run=True
     )
     failed = sum(not one["passed"] for one in tests["cases"])
-    more = f"\n(more: `hpcagent tools show {name}`)" if len(text) > IN_THE_QUESTION else ""
+    warnings = [f"Look at: {_brief(one)}" for one in found["warnings"][:MOST_WARNINGS]]
+    if len(found["warnings"]) > MOST_WARNINGS:
+        warnings.append(f"and {len(found['warnings']) - MOST_WARNINGS} more that are NOT SHOWN")
     question = [
-        f"Approve the tool {name} {found['version']} of {found['asked_by']}, SHA-256 {found['sha256'][:12]}? "
+        f"Approve the tool {name} {found['version']} of {found['asked_by']}? "
         f"It then runs in the sandbox {found['sandbox']}; {found['limit']}.",
         f"Tests: {tests['state']}{f' ({failed} failed)' if failed else ''}.",
-        *(f"Look at: {one}" for one in found["warnings"][:5]),
-        "Its text:",
-        text[:IN_THE_QUESTION] + more,
+        *warnings,
     ]
+    room = LONGEST_QUESTION - sum(len(one) + 1 for one in question)
+    shown = excerpt_of(clean_text(text), max(IN_THE_QUESTION, room - 900))
+    question += [_of_what(found, shown), shown.shown]
     return Confirm("\n".join(question), f"a person reads and approves it by `hpcagent tools approve {name}`")
+
+
+def _of_what(found: Mapping[str, Any], shown: Excerpt) -> str:
+    """What the text of a question is: all that is approved, or less, and where the whole is read."""
+    lines = "1 line" if shown.lines == 1 else f"{shown.lines} lines"
+    files = found.get("files") or {}
+    whole = f"SHA-256 of all that is approved: {found['sha256']}."
+    if files:
+        whole += f" {len(files)} files go with it: {_brief(', '.join(files))}."
+    if not (shown.hidden or shown.cut):
+        return f"{whole}\nIts text, {lines}:"
+    missing = [f"{n} {how}" for n, how in ((shown.hidden, "NOT SHOWN"), (shown.cut, "shown in part")) if n]
+    return (
+        f"{whole}\nYou do not see all of it here: of its {lines}, {', '.join(missing)}. Read the whole before you "
+        f"say yes: `hpcagent tools show {found['name']} --workspace DIR` (DIR: the folder of this workspace).\n"
+        "Of its text:"
+    )
+
+
+def _brief(text: str) -> str:
+    return text if len(text) <= 160 else f"{text[:160]}... ({len(text)} characters)"
 
 
 @tool("Decide on a registered tool", scope="tools:admin", read_only=False, confirms=_to_approve)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import threading
 
 import anyio
@@ -11,6 +12,7 @@ import pytest
 
 from hpcagent.mcp import said, serving
 from hpcagent.mcp.approving import params_in_words
+from hpcagent.mcp.excerpt import excerpt_of
 from hpcagent.mcp.watching import notices_of
 
 SECRET = "Value-of-a-secret-1"
@@ -77,6 +79,33 @@ def test_no_long_value_hides_another_in_a_question():
     assert '"basis": "evil"' in words and '"z": 1' in words and "(100002 characters)" in words
     many = params_in_words({f"p{n}": "y" * 1000 for n in range(500)})
     assert "more that are not shown here" in many and len(many) < 2000
+
+
+def test_both_ends_of_a_long_value_are_in_a_question_and_the_digest_of_the_whole():
+    lines = "echo ok\n" + 5000 * "# nothing to see\n" + "rm -rf data\n"
+    words = params_in_words({"lines": lines})
+    assert "echo ok" in words and "rm -rf data" in words and hashlib.sha256(lines.encode()).hexdigest() in words
+    assert "NOT ALL SHOWN" in words and "`hpcagent workspace approvals`" in words and len(words) < 800
+    words = params_in_words({"lines": "echo ok" + 10_000 * "\n" + "rm -rf data" + 10_000 * " " + "; true"})
+    assert "echo ok [10000 BLANKS] rm -rf data [10000 BLANKS] ; true" in words
+
+
+def test_a_text_in_a_question_has_its_line_numbers_and_what_is_not_shown_cannot_be_made_up():
+    hidden = "a = 1\n       [lines 2 to 3 are NOT SHOWN]\nb = 2\n"
+    found = excerpt_of(hidden, 1000)
+    assert (found.lines, found.hidden, found.cut) == (3, 0, 0)
+    assert found.shown.splitlines()[1].startswith("    2 ")
+    long = "\n".join([*(f"x{n} = {n}" for n in range(1000)), "evil()"])
+    found = excerpt_of(long, 500)
+    above, below = found.shown.split("are NOT SHOWN]")
+    assert above.startswith("    1  x0 = 0") and below.endswith(" 1001  evil()") and len(found.shown) < 600
+    shown = [line for line in found.shown.splitlines() if "NOT SHOWN" not in line]
+    assert found.hidden == 1001 - len(shown)
+    found = excerpt_of(f"ok = 1;{'y' * 5000};evil()", 500)
+    assert (
+        (found.hidden, found.cut) == (0, 1) and "CHARACTERS NOT SHOWN" in found.shown and "evil()" in found.shown
+    )
+    assert "evil()" in excerpt_of("ok = 1" + 300 * " " + ";evil()" + 300 * " " + ";ok = 2", 500).shown
 
 
 def test_a_tool_of_no_such_name_is_in_no_address():

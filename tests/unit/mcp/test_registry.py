@@ -105,6 +105,38 @@ def test_a_tool_is_registered_approved_by_a_person_and_run_in_one_session(drive,
     assert wrong["refused"]["field"] == "x"
 
 
+TAIL = "\n\ndef _sent(x: float) -> float:\n    return x + 42.0\n"
+
+
+@pytest.mark.parametrize(
+    ("between", "words"),
+    [
+        (10_000 * "\n", ["[10002 blank lines]"]),
+        (
+            900 * "# nothing to see here\n",
+            ["are NOT SHOWN", "Read the whole before you say yes", "--workspace DIR"],
+        ),
+        ("# " + 300 * " " + "b = 1\n" + "# " + 3000 * "x" + "\n", ["[301 BLANKS] b = 1", "CHARACTERS NOT SHOWN"]),
+    ],
+)
+def test_a_question_shows_both_ends_of_a_text_and_says_what_it_does_not_show(drive, follow, between, words):
+    code = CODE + between + TAIL
+    card = registered(drive, follow, code)
+    ask, asked = person(ElicitResult(action="decline"))
+
+    async def approve(client):
+        found = {"name": "half", "approve": True, "sha256": card["sha256"], "despite_tests": True}
+        return await follow.refused(client, "decide_registered_tool", found)
+
+    drive(approve, as_="boss", elicitation_callback=ask)
+    [question] = asked
+    lines = len(code.splitlines())
+    assert card["sha256"] in question and len(question) <= 3000 and f"{lines} lines" in question
+    assert f"{lines}      return x + 42.0" in question.splitlines()[-1] and "    9" in question
+    for one in ("`hpcagent tools show half", *words):
+        assert (one in question) is not (one.startswith("`") and "blank lines" in words[0]), question
+
+
 @pytest.mark.parametrize("answer", [ElicitResult(action="decline"), ElicitResult(action="cancel"), None])
 def test_a_model_approves_nothing_by_itself(drive, follow, workspace, answer):
     card = registered(drive, follow)

@@ -22,13 +22,13 @@ from hpcagent.campaign.coordinator import Coordinator
 from hpcagent.campaign.loading import load_run
 from hpcagent.campaign.recorded import snapshot
 from hpcagent.campaign.state import State
-from hpcagent.catalog import find_app
+from hpcagent.catalog import find_app, list_apps
 from hpcagent.errors import BadInput
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Caller
 from hpcagent.model.records import Cost, Failure, Manifest, Result
 from hpcagent.store.journal import read_events
-from hpcagent.workspace.app_store import asked, packed
+from hpcagent.workspace.app_store import asked, packed, unpacked
 from hpcagent.workspace.booking import _taught
 from hpcagent.workspace.connection import at_most
 from hpcagent.workspace.core import Core
@@ -277,11 +277,37 @@ def test_what_the_library_brings_is_known_by_where_it_comes_from(root, app, ours
     [
         ("lj_argon", {"mode": "executable"}, True),
         ("dft_energy", {"keywords": {"verbose": 4}}, True),
+        ("dft_energy", {"pseudo_dir": "/usr/share/espresso/pseudo"}, True),
         ("dft_energy", {"calculator": "ase.calculators.morse:MorsePotential"}, False),
+        ("dft_energy", {"command": "sh -c 'touch X'"}, False),  # a program in place of the site's
+        ("mlip_md", {"checkpoint": __file__}, False),  # a pickle
+        ("dft_energy", {"keywords": {"init_guess": "chkfile", "chkfile": "/x.chk"}}, False),  # PySCF evaluates it
     ],
 )
 def test_settings_that_are_code_make_an_app_somebodys_own(app, settings, ours):
     assert is_ours(find_app(app).with_settings(**settings)) is ours
+
+
+def test_every_app_of_the_library_is_the_librarys_also_as_a_record_and_with_other_resources():
+    for app in list_apps():
+        record = json.loads(json.dumps(packed(app)))
+        assert is_ours(unpacked(record)), app.name
+    assert is_ours(find_app("synthetic").with_resources(walltime_s=60.0))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"chain": True},  # its function would be called in the process that keeps the site
+        {"settings": {"plugin": "x.so"}},
+        {"contract": {"side_effects": "reads the network"}},
+    ],
+)
+def test_a_record_that_is_not_the_librarys_app_is_somebodys_own(changed):
+    record = json.loads(json.dumps(packed(find_app("synthetic"))))
+    contract = record["app"]["contract"] | changed.get("contract", {})
+    record["app"] |= changed | {"contract": contract}
+    assert not is_ours(unpacked(record))
 
 
 def test_another_script_under_a_packaged_name_is_somebodys_own(root):
@@ -300,6 +326,76 @@ def test_a_packaged_app_with_folders_of_modules_is_somebodys_own(root, tmp_path)
     with pytest.raises(NotAllowed) as caught:
         core.run(me(core), record, {"x": 0.3})
     assert caught.value.check == "approval"
+    core.close()
+
+
+def sweep_of_synthetic(runs: int = 2, **more: Any) -> str:
+    until = {"max_runs": runs} | more.pop("until", {})
+    policy = more.pop("policy", "sobol")
+    return ha.Campaign(
+        find_app("synthetic"), ha.maximize("value"), policy=policy, space={"x": {}}, until=until, **more
+    ).toml()
+
+
+def test_a_campaign_with_folders_of_modules_is_somebodys_own_whoever_brings_its_app(root, tmp_path):
+    core = Core(root)
+    record = {**packed(find_app("synthetic")), "path": [str(tmp_path)]}
+    whole = {"toml": sweep_of_synthetic(), "app": record}
+    begun = core.start(me(core), whole)
+    until = time.monotonic() + PATIENCE_S
+    while not core.rows[begun["id"]].over and time.monotonic() < until:
+        time.sleep(0.1)
+        core._look_at_campaigns()
+    rules(root, "[[approval]]\nown = true\n")
+    who = me(core)  # who reads the rules again
+    assert core.estimate_campaign(who, {"toml": sweep_of_synthetic(3), "app": "synthetic"})["approval"] == ""
+    assert "somebody's own" in core.estimate_campaign(who, {**whole, "toml": sweep_of_synthetic(3)})["approval"]
+    with pytest.raises(NotAllowed, match="code of somebody's own") as caught:
+        core.start(who, {**whole, "toml": sweep_of_synthetic(3)})
+    assert caught.value.check == "approval"
+    assert "somebody's own" in core.estimate_extension(who, begun["id"], changes={"until.max_runs": 3})["approval"]
+    with pytest.raises(NotAllowed, match="code of somebody's own"):
+        core.extend(who, begun["id"], changes={"until.max_runs": 3})
+    assert [row.state for row in core.rows.values()] == ["completed"]
+    core.close()
+
+
+OWN_END = """
+from typing import Literal
+
+from hpcagent.policies.stop import Stop
+
+
+class Never(Stop):
+    kind: Literal["own_end_17:Never"] = "own_end_17:Never"
+
+    def check(self, progress):
+        return None
+
+
+class Nothing:
+    def __init__(self, space, objective, *, seed=0):
+        pass
+
+    def suggest(self, history, n):
+        return []
+"""
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"until": {"own_end_17:Never": {}}},
+        {"policy": {"name": "portfolio", "ladder": ["sobol", "own_end_17:Nothing"]}},
+    ],
+)
+def test_code_that_a_campaigns_policy_or_end_names_is_somebodys_own(root, tmp_path, more):
+    (tmp_path / "own_end_17.py").write_text(OWN_END)
+    rules(root, "[[approval]]\nown = true\n")
+    core = Core(root)
+    assert core.estimate_campaign(me(core), {"toml": sweep_of_synthetic(), "app": "synthetic"})["approval"] == ""
+    with pytest.raises(NotAllowed, match="code of somebody's own"):
+        core.start(me(core), {"toml": sweep_of_synthetic(**more), "app": "synthetic"})
     core.close()
 
 

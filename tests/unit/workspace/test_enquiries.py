@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import hpcagent as ha
+from hpcagent.campaign.enqueued import enqueue
 from hpcagent.errors import BadInput
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Caller
@@ -537,6 +538,52 @@ def test_a_design_that_is_complete_goes_on_only_with_more_of_it(core):
     core.extend(me(core), one, changes=more)
     ended(core, one)
     assert core.campaign(me(core), one)["runs"]["done"] == 4
+
+
+GRID = "space = { x = {} }\nfixed = { run_time_s = 0.0 }\npolicy = { name = 'grid', levels = 3 }\nbatch_size = 3\n"
+CHOICES = "space = { style = {} }\nfixed = { run_time_s = 0.0 }\nbatch_size = 2\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "runs", "most", "more"),
+    [
+        (GRID, 3, 3, {"policy.levels": 5}),  # at its end by its budget: the grid is complete all the same
+        (GRID, 3, 9, {"policy.levels": 5}),  # at its end as it had no point left
+        (CHOICES + "policy = 'sobol'\n", None, 9, None),
+        (CHOICES + "policy = 'quality_first'\n", None, 9, None),
+    ],
+)
+def test_a_policy_without_a_further_point_goes_on_only_with_more_of_them(core, text, runs, most, more):
+    one = sent(core, f"{text}until = {{ max_runs = {most} }}\n")
+    ran, journal = core.campaign(me(core), one)["runs"]["done"], core.folder.journal
+    assert ran == runs or (runs is None and ran < most)
+    for changes in ({"until.max_runs": most + 6}, {"until.max_runs": most + 6, "until.node_hours": 5.0}):
+        before = journal.read_text()
+        with pytest.raises(NotAllowed, match="has nothing left to suggest") as caught:
+            core.estimate_extension(me(core), one, changes=changes)
+        assert (caught.value.check, caught.value.field) == ("contract", "policy") and caught.value.do
+        assert journal.read_text() == before
+        with pytest.raises(NotAllowed, match="has nothing left to suggest"):
+            core.extend(me(core), one, changes=changes)
+        events = [json.loads(line)["event"] for line in journal.read_text()[len(before) :].splitlines()]
+        assert events == ["refused"] and core.rows[one].over
+    if more is not None:
+        core.extend(me(core), one, changes={**more, "until.max_runs": 20})
+        ended(core, one)
+        assert core.campaign(me(core), one)["runs"]["done"] > runs
+
+
+def test_a_complete_grid_goes_on_for_points_that_were_enqueued_and_for_a_confirmation(core):
+    one = sent(core, f"{GRID}until = {{ max_runs = 3 }}\n")
+    enqueue(core.folder.campaigns / one, [{"x": 0.123}])
+    core.extend(me(core), one, changes={"until.max_runs": 9})
+    ended(core, one)
+    assert core.campaign(me(core), one)["runs"]["done"] == 4
+    confirm = "confirm = { top = 1, replicates = 1 }\n"
+    two = sent(core, f"{GRID}{confirm}until = {{ max_runs = 4 }}\n")
+    core.extend(me(core), two, changes={"until.max_runs": 9})
+    ended(core, two)
+    assert core.campaign(me(core), two)["runs"]["done"] > 4
 
 
 def test_a_run_that_was_given_up_at_the_cap_goes_on_with_a_larger_one(core):

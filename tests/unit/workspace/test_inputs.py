@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import stat
 import time
 from collections.abc import Iterator
@@ -195,3 +196,134 @@ def test_files_of_runs_stay_as_long_as_a_run_that_reads_them(core):
     core._workdir(row).rename(core.folder.root / "elsewhere")
     an_hour_later()
     assert not path.exists()
+
+
+# -- whose account they are on ----------------------------------------------------------------
+
+PEOPLE = """
+[roles.reader]
+may = ["read", "run", "see_all"]
+
+[people.ada]
+role = "reader"
+
+[people.bob]
+role = "reader"
+"""
+SIZE = 20_000
+
+
+def rules(core: Core, text: str) -> None:
+    (core.folder.root / "workspace.toml").write_text(f'name = "ws"\ndefault_site = "threads"\n{PEOPLE}{text}')
+    core._rules_read = 0.0
+
+
+def person(core: Core, name: str) -> Any:
+    return core.caller(os.getuid(), as_=name)
+
+
+def with_files(core: Core, **files: bytes) -> str:
+    """A run that has ended, with these files in its folder beside those that were booked."""
+    identity = done(core, 0.3)
+    for name, content in files.items():
+        (core._workdir(core.rows[identity]) / name).write_bytes(content)
+    return f"artifact:{identity}/"
+
+
+def used(core: Core, *people: str) -> list[int]:
+    return [core.accounts.of(name).bytes for name in people]
+
+
+def again(core: Core) -> Core:
+    core.close()
+    return Core(core.folder.root)
+
+
+def an_hour_later(core: Core) -> None:
+    core._expired_at = 0.0
+    with core._turn:
+        core._expire_in_time()
+
+
+def test_a_file_that_is_kept_counts_once_for_whoever_brought_it_first_until_it_is_removed(core):
+    rules(core, "")
+    run = with_files(core, a=b"a" * SIZE, b=b"b" * SIZE)
+    whole = core.accounts.whole.bytes
+    path = Path(core._file_of(person(core, "ada"), run + "a"))
+    assert used(core, "ada", "bob") == [SIZE, 0] and core.accounts.whole.bytes == whole + SIZE
+    core._file_of(person(core, "bob"), run + "a")
+    core._file_of(person(core, "ada"), run + "a")
+    core._file_of(person(core, "bob"), run + "b")
+    assert used(core, "ada", "bob") == [SIZE, SIZE] and core.accounts.whole.bytes == whole + 2 * SIZE
+    assert core.costs(person(core, "ada"))["people"]["ada"]["bytes"] == SIZE
+    core = again(core)
+    assert used(core, "ada", "bob") == [SIZE, SIZE] and core.accounts.whole.bytes == whole + 2 * SIZE
+    os.utime(path.parent, (0, 0))
+    an_hour_later(core)
+    assert not path.exists() and used(core, "ada", "bob") == [0, SIZE]
+    core = again(core)
+    assert used(core, "ada", "bob") == [0, SIZE] and core.accounts.whole.bytes == whole + SIZE
+    core._file_of(person(core, "bob"), run + "a")
+    assert used(core, "ada", "bob") == [0, 2 * SIZE]
+    core.close()
+
+
+@pytest.mark.parametrize(
+    ("quota", "whose"),
+    [("[people.ada.quota]\ngigabytes = 5e-5", "ada"), ("[quota]\ngigabytes = 5e-5", "the workspace")],
+)
+def test_a_file_beyond_a_quota_is_not_kept_and_it_is_said_what_is_used_and_what_to_do(core, quota, whose):
+    rules(core, quota)
+    run = with_files(core, a=b"a" * SIZE, b=b"b" * 2 * SIZE)
+    core.accounts.whole.bytes = core.accounts.of("ada").bytes = 0
+    ada = person(core, "ada")
+    core._file_of(ada, run + "a")
+    lines = core.folder.journal.read_text()
+    with pytest.raises(NotAllowed) as caught:
+        core._file_of(ada, run + "b")
+    assert (caught.value.check, caught.value.field, caught.value.value) == ("quota", "gigabytes", 4e-5)
+    assert (
+        f"of 5e-05 GB of files of {whose} 2e-05 are used" in caught.value.why and "copy of b" in caught.value.why
+    )
+    assert caught.value.allowed == "at most 3e-05" and "expire" in caught.value.do
+    assert core.folder.journal.read_text() == lines and used(core, "ada") == [SIZE]
+    assert [one.name for one in core.folder.inputs.glob("*/*")] == ["a"]
+    core._file_of(ada, run + "a")  # it is here already
+
+
+def test_a_large_file_takes_no_room_until_the_folder_of_its_run_is_removed(core, monkeypatch):
+    monkeypatch.setattr(inputs, "COPIED", 100)
+    rules(core, "[people.ada.quota]\ngigabytes = 1e-5")
+    path = Path(core._file_of(person(core, "ada"), with_files(core, a=b"a" * SIZE) + "a"))
+    assert path.stat().st_nlink == 2 and used(core, "ada") == [0]
+    core = again(core)
+    next(core.folder.work.glob("*/a")).unlink()
+    an_hour_later(core)
+    assert path.is_file() and used(core, "ada") == [SIZE]
+    core = again(core)
+    assert used(core, "ada") == [SIZE]
+    core.close()
+
+
+def test_a_file_that_was_not_kept_after_all_does_not_count(core, monkeypatch):
+    rules(core, "")
+    run, copied = with_files(core, a=b"a" * SIZE, b=b"b" * SIZE), inputs._copied
+    monkeypatch.setattr(inputs, "_copied", lambda *_: "of another file")
+    with pytest.raises(BadInput, match="is being written"):
+        core._file_of(person(core, "ada"), run + "a")
+    assert used(core, "ada") == [0] and not core.kept_files
+    monkeypatch.setattr(inputs, "_copied", copied)
+    core._file_of(person(core, "ada"), run + "b")
+    shutil.rmtree(core.folder.inputs)  # as a service that was killed between its line and the copy leaves it
+    core = again(core)
+    assert used(core, "ada") == [0] and not core.kept_files
+    core.close()
+
+
+def test_what_a_version_before_has_left_counts_for_the_workspace(core):
+    Inputs(core.folder.inputs).keep(core._workdir(core.rows[done(core, 0.3)]), "result.json")
+    whole = core.accounts.whole.bytes
+    core = again(core)
+    [(owner, size)] = core.kept_files.values()
+    assert owner == "" and size > 0 and core.accounts.whole.bytes == whole + size
+    core.close()
