@@ -30,7 +30,6 @@ from hpcagent.workspace.inputs import Inputs, refuse_unended
 from hpcagent.workspace.looking import Looking
 from hpcagent.workspace.references import References, is_ours, sandbox_of, version_of
 from hpcagent.workspace.rows import Row, occupied
-from hpcagent.workspace.took import AppVersion
 
 __all__ = ["Runs"]
 
@@ -56,6 +55,7 @@ class Runs(Looking):
         self.references = References(
             self.store, self.tools, self.added, self.folder.added / "files", lambda: self.rules
         )
+        self.experience.is_offered = self.references.offers
 
     def request(
         self,
@@ -107,18 +107,10 @@ class Runs(Looking):
         asked = self._asked_for(found, manifest, where, share=share, given=given, own=own, why=why, digest=digest)
         return found, manifest, asked, taken, digest
 
-    def _is_offered(self, of: AppVersion) -> bool:
-        """Whether somebody's own code is a registered tool or an added app, as it is now."""
-        try:
-            tool = self.references.tool(f"{of.app}@{of.version}")
-        except HpcAgentError:
-            return False
-        return tool is not None and tool.digest == of.code
-
     def _charged_share(self, app: App, site: str, profile: Profile, resources: Resources) -> float:
         """Which share of its nodes a run will be charged for: by its cores, else as its app was before."""
         by_cores = self.sites.share_of_node(profile, app, resources)
-        return self._share_of_node.get((site, version_of(app)), 1.0) if by_cores is None else by_cores
+        return self.experience.share_of_node(site, version_of(app)) if by_cores is None else by_cores
 
     def _asked_for(
         self,
@@ -137,7 +129,7 @@ class Runs(Looking):
         most = None if limit_s is None else nodes * limit_s / 3600
         price = self.rules.price(site)
         of = version_of(app, own=own, digest=digest)
-        expected_s, _ = self._expected(of, site, manifest.params, manifest.estimated_runtime_s or 0.0)
+        expected_s, _ = self.experience.expected(of, site, manifest.params, manifest.estimated_runtime_s or 0.0)
         return Request(
             kind="run",
             app=app.name,
@@ -378,7 +370,7 @@ class Runs(Looking):
         with self._turn:
             why, refused = self.rules.approval_for(asked, caller), self.gate.refusal(asked, caller)
             known = [row for row in self._same_work(manifest.execution_id) if self.gate.sees(caller, row.owner)]
-            typical, source = self._expected(
+            typical, source = self.experience.expected(
                 of, asked.site, manifest.params, manifest.estimated_runtime_s or 0.0, caller=caller
             )
             return {
