@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import re
 from pathlib import Path
@@ -194,7 +195,12 @@ def app_names() -> frozenset[str]:
     """Names of all apps that come with hpcagent or are offered by entry points; none is loaded."""
     from hpcagent.science.lammps.contract import packaged_inputs
 
-    return frozenset((*BUILT_IN, *packaged_inputs(), *offered("apps")))
+    return _names(*packaged_inputs(), *offered("apps"))
+
+
+@functools.lru_cache(maxsize=8)
+def _names(*more: str) -> frozenset[str]:
+    return frozenset((*BUILT_IN, *more))
 
 
 def list_apps() -> list[App]:

@@ -38,7 +38,7 @@ class AppsHere(Connection):
     def is_tool(self, app: str) -> bool:
         """Whether `NAME` or `NAME@VERSION` is that of a registered tool or added app, and of no packaged app."""
         name = app.partition("@")[0]
-        return name.isidentifier() and not Path(app).is_file() and packaged(name) is None and self.has_tool(name)
+        return name.isidentifier() and packaged(name) is None and not Path(app).is_file() and self.has_tool(name)
 
     def _named(self, app: str | App) -> str:
         """An app by a name that the service knows."""

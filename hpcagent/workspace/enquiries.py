@@ -249,8 +249,8 @@ class Enquiries(Extending):
         try:
             found, _, _, given = self._campaign_of(caller, campaign, changes)
             with self._turn:
-                where = self.sites.known(site or self.rules.default_site)
-            profile = self.sites.found(where)
+                where = site or self.rules.default_site
+                profile = self.sites.known(where)
             self.sites.refuse_misfit(where, profile, found.largest)
             asked = request_of(
                 found,

@@ -217,6 +217,8 @@ def is_ours(app: App) -> bool:
         known = packaged(app.name)
     except BadInput:
         return False
+    if known is app:
+        return not app.made_of
     if known is None or (known.source, known.function) != (app.source, app.function) or app.made_of:
         return False
     if known.contract.version != app.contract.version or known.code_digest != app.code_digest:

@@ -82,8 +82,8 @@ class Runs(Looking):
         found = self.references.app(app)
         params = params_of(found, params, settings or {}, data_only=data_only)
         found = as_asked(found, settings or {}, resources or {}, walltime_s)
-        where = self.sites.known(site or self.rules.default_site, site_kind)
-        profile = self.sites.found(where)
+        where = site or self.rules.default_site
+        profile = self.sites.known(where, site_kind)
         taken = [self._input(caller, found, i, one) for i, one in enumerate(inputs)]
         refuse_inputs(found, inputs)
         values = {name: self._file_of(caller, value, field=name) for name, value in params.items()}
@@ -259,12 +259,14 @@ class Runs(Looking):
             found, manifest, asked, taken, digest = self.request(caller, reference, params, **more)
             with self._turn:
                 known = self._same_work(manifest.execution_id)
+                if not known:
+                    return found, manifest, asked, taken, digest
                 ended = again and any(row.over for row in known)
                 # Numbers are the same everywhere, speeds are not: those are of a site, nodes and ranks.
                 timed = found.contract.timed and not anywhere
                 site = asked.site if more.get("site") else ""
                 here = [row for row in known if self._is_place(row, site, manifest)]
-            if not (ended or (timed and known and not here)):
+            if not (ended or (timed and not here)):
                 return found, manifest, asked, taken, digest
             more["replicate"] = manifest.replicate + 1
 
