@@ -187,20 +187,18 @@ class Took:
 
     def _table(self) -> tuple[dict[str, Array], Array]:
         """`(runs,)` of each parameter, NaN where a run had no such number, and the wall times of the last runs."""
-        walls = self._columns.setdefault(WALL, np.full(REMEMBERED, math.nan))
         for numbers, wall_s in self._fresh:
             at = self._kept % REMEMBERED
-            for column in self._columns.values():
-                column[at] = math.nan
-            for name in numbers.keys() - self._columns.keys():
+            run = {**numbers, WALL: wall_s}
+            for name in run.keys() - self._columns.keys():
                 self._columns[name] = np.full(REMEMBERED, math.nan)
-            for name, value in numbers.items():
-                self._columns[name][at] = value
-            walls[at] = wall_s
+            for name, column in self._columns.items():
+                column[at] = run.get(name, math.nan)
             self._kept += 1
         self._fresh.clear()
         kept = min(self._kept, REMEMBERED)
-        return {name: column[:kept] for name, column in self._columns.items() if name != WALL}, walls[:kept]
+        columns = {name: column[:kept] for name, column in self._columns.items()}
+        return columns, columns.pop(WALL)
 
     def accuracy(self) -> dict[str, Any]:
         """Of runs that were asked for one by one: means in seconds, median of actual over estimated, and the share
