@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import re
 from pathlib import Path
@@ -14,7 +15,16 @@ from hpcagent.model.base import read_toml
 from hpcagent.moved import new_name
 from hpcagent.offered import load, offered, path_of
 
-__all__ = ["app_names", "find_app", "from_name", "is_executable", "list_apps", "look_up", "not_deprecated"]
+__all__ = [
+    "app_names",
+    "find_app",
+    "from_name",
+    "is_executable",
+    "is_packaged",
+    "list_apps",
+    "look_up",
+    "not_deprecated",
+]
 
 _VERSIONED = re.compile(r"(?P<app>.+)@(?P<version>\d+\.\d+\.\d+([-+][0-9A-Za-z.+-]+)?)\Z", re.S)
 
@@ -185,16 +195,26 @@ def _app(found: object, reference: str) -> App:
 
 def packaged(name: str) -> App | None:
     """The app of that name that comes with hpcagent; None if none does."""
+    return look_up(name) if is_packaged(name) else None
+
+
+def is_packaged(name: str) -> bool:
+    """Whether an app of that name comes with hpcagent; it is not loaded."""
     from hpcagent.science.lammps.contract import packaged_inputs
 
-    return look_up(name) if name in BUILT_IN or name in packaged_inputs() else None
+    return name in BUILT_IN or name in packaged_inputs()
 
 
 def app_names() -> frozenset[str]:
     """Names of all apps that come with hpcagent or are offered by entry points; none is loaded."""
     from hpcagent.science.lammps.contract import packaged_inputs
 
-    return frozenset((*BUILT_IN, *packaged_inputs(), *offered("apps")))
+    return _names(*packaged_inputs(), *offered("apps"))
+
+
+@functools.lru_cache(maxsize=8)
+def _names(*more: str) -> frozenset[str]:
+    return frozenset((*BUILT_IN, *more))
 
 
 def list_apps() -> list[App]:

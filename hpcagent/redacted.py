@@ -5,6 +5,7 @@ Standard library only, for workers use it. What is not known by value and looks 
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -129,6 +130,9 @@ _SHAPES: tuple[tuple[tuple[str, ...], Callable[[str], Iterator[_Span]]], ...] = 
 )
 
 
+_WORDS = tuple(dict.fromkeys(word for words, _ in _SHAPES for word in words))
+
+
 def is_credential(name: str) -> bool:
     """Whether a variable of such a name may hold a credential: wider than what is hidden where it is shown.
 
@@ -171,15 +175,21 @@ def secret_values(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
         >>> secret_values({"API_TOKEN": "s3cr3t-value", "HOME": "/home/ann", "KEY_FILE": "/home/ann/key"})
         ('s3cr3t-value',)
     """
-    found = set()
+    found: set[str] = set()
     for name, value in (os.environ if environ is None else environ).items():
-        if len(value) < SHORTEST:
-            continue
-        if is_secret(name) or (is_credential(name) and not _is_plain(value)):
-            found |= {value, value.strip()}
-            # A line of several may be printed alone.
-            found |= {line for line in value.splitlines() if len(line) >= 2 * SHORTEST}
-    return tuple(sorted((v for v in found if len(v) >= SHORTEST), key=lambda v: (-len(v), v)))
+        if len(value) >= SHORTEST:
+            found.update(_secrets_of(name, value))
+    return tuple(sorted(found, key=lambda v: (-len(v), v)))
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _secrets_of(name: str, value: str) -> tuple[str, ...]:
+    """What of a variable nobody is to know: each event that is told asks for all of them."""
+    if not is_secret(name) and (not is_credential(name) or _is_plain(value)):
+        return ()
+    # A line of several may be printed alone.
+    lines = (line for line in value.splitlines() if len(line) >= 2 * SHORTEST)
+    return tuple(one for one in (value, value.strip(), *lines) if len(one) >= SHORTEST)
 
 
 def _is_plain(value: str) -> bool:
@@ -211,6 +221,8 @@ def redacted(text: str, *, secrets: Iterable[str] | None = None) -> str:
 
 def _by_shape(text: str) -> str:
     folded = text.casefold()
+    if not any(map(folded.__contains__, _WORDS)):
+        return text
     for words, find in _SHAPES:
         if any(word in folded for word in words):
             text = _replaced(text, find(text))

@@ -153,7 +153,8 @@ class Accounts:
 
     def of(self, person: str) -> Account:
         """A person's."""
-        return self._people.setdefault(person, Account())
+        found = self._people.get(person)
+        return self._people.setdefault(person, Account()) if found is None else found
 
     def people(self) -> dict[str, Account]:
         """All of them, by name."""

@@ -7,7 +7,7 @@ import functools
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ def _secrets() -> tuple[str, ...]:
 
 
 @functools.cache
-def _places(root: str) -> tuple[tuple[re.Pattern[str], str], ...]:
+def _places(root: str) -> tuple[tuple[str, re.Pattern[str], str], ...]:
     """What is cut of paths: the workspace's folder, as it is called and as it lies; the home folder."""
     found: list[tuple[str, str, str]] = []
     for one in dict.fromkeys((root, os.path.realpath(root)) if root else ()):
@@ -51,7 +51,7 @@ def _places(root: str) -> tuple[tuple[re.Pattern[str], str], ...]:
     if len(home) > 1:
         found.append((home, "", "~"))
     return tuple(
-        (re.compile(rf"(?<![\w.~/-]){re.escape(one)}{end}" + ("" if end else r"(?![\w.-])")), by)
+        (one, re.compile(rf"(?<![\w.~/-]){re.escape(one)}{end}" + ("" if end else r"(?![\w.-])")), by)
         for one, end, by in found
     )
 
@@ -65,16 +65,21 @@ def clean_text(text: str, most: int = LONGEST_TEXT) -> str:
         >>> clean_text("a\x1b[31mb password=hunter22", 40)
         'ab password=(hidden)'
     """
+    return _cut_and_cleaned(text, most, root_now(), _secrets())
+
+
+def _cut_and_cleaned(text: str, most: int, root: str, secrets: tuple[str, ...]) -> str:
     if len(text) > most:
         text = text[:most] + f"\n({len(text) - most} more characters)"
-    return (_short if len(text) <= SHORT else _cleaned)(text, root_now(), _secrets())
+    return (_short if len(text) <= SHORT else _cleaned)(text, root, secrets)
 
 
 def _cleaned(text: str, root: str, secrets: tuple[str, ...]) -> str:
     text = plain(str(text))  # a str, not a subclass: it is kept
     if "/" in text:
-        for pattern, by in _places(root):
-            text = pattern.sub(by, text)
+        for path, pattern, by in _places(root):
+            if path in text:
+                text = pattern.sub(by, text)
     return redacted(text, secrets=secrets)
 
 
@@ -119,15 +124,20 @@ def clean(value: Any, *, exact: bool = False) -> Any:
         >>> clean({"metrics": {"e": 1.23456789}, "uncertainty": {"e": 0.0123456}, "params": {"x": 0.12345678901}})
         {'metrics': {'e': 1.2346}, 'uncertainty': {'e': 0.0123}, 'params': {'x': 0.12345678901}}
     """
+    root, secrets = root_now(), _secrets()  # once for all texts
+    return _clean(value, exact, lambda text: _cut_and_cleaned(text, LONGEST_TEXT, root, secrets))
+
+
+def _clean(value: Any, exact: bool, text: Callable[[str], str]) -> Any:
     if isinstance(value, str):
-        return clean_text(value)
+        return text(value)
     if value is None or isinstance(value, int):  # before what asks of abstract classes
         return value
-    if isinstance(value, Mapping):
-        found = {clean_text(str(key)): clean(one, exact=exact or key in EXACT) for key, one in value.items()}
+    if isinstance(value, dict | Mapping):  # an abstract class takes its time to say what is of it
+        found = {text(str(key)): _clean(one, exact or key in EXACT, text) for key, one in value.items()}
         return found if exact else _by_errors(found)
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-        return [clean(one, exact=exact) for one in value]
+        return [_clean(one, exact, text) for one in value]
     if isinstance(value, float):
         return None if not math.isfinite(value) else value if exact else _rounded(value, DIGITS)
     return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import socket
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
@@ -20,10 +21,12 @@ from hpcagent.sites.profile import Profile
 from hpcagent.sites.schedulers.present import who_answers
 from hpcagent.sites.several_profiles import Several
 
-__all__ = ["ProfileEntry", "find_profile", "identify_site", "list_profiles", "several"]
+__all__ = ["ProfileEntry", "find_profile", "identify_site", "list_profiles", "several", "shared_profile"]
 
 MOST = 16
 """More sites than this in one campaign are a slip of the pen."""
+YOUNG_NS = 2_000_000_000
+"""A file of less than so many ns may be written again and look the same: clocks of disks are coarse."""
 
 
 class ProfileEntry(NamedTuple):
@@ -63,11 +66,9 @@ def find_profile(profile: str | Path | Profile | Sequence[str | Path | Profile] 
     names = names_of(text) if "," in text else None
     if names is not None:
         return several(names)
-    if text.endswith(".toml") or "/" in text or os.sep in text:
-        return _read(Path(text).expanduser())
-    for folder in _folders():
-        if (folder / f"{text}.toml").is_file():
-            return _read(folder / f"{text}.toml")
+    path = _file_of(text)
+    if path is not None:
+        return _read(path)
     if text == "auto":
         return identify_site()
     raise BadInput(
@@ -75,6 +76,16 @@ def find_profile(profile: str | Path | Profile | Sequence[str | Path | Profile] 
         f"Looked in {', '.join(str(folder) for folder in _folders())}.",
         value=text,
     )
+
+
+def shared_profile(profile: str) -> Profile:
+    """As `find_profile`, one object for all who ask as long as the file is the same: to be looked at only.
+
+    Raises:
+        BadInput: As `find_profile`.
+    """
+    path = None if "," in profile else _file_of(profile)
+    return find_profile(profile) if path is None else _shared(_pickled(path))
 
 
 def identify_site(environ: Mapping[str, str] = os.environ, hostname: str | None = None) -> Profile:
@@ -140,10 +151,49 @@ def _entry(path: Path, folder: Path) -> ProfileEntry | None:
         return None if folder == Path() else ProfileEntry(path.stem, path, f"not usable: {error.message}")
 
 
+def _file_of(text: str) -> Path | None:
+    """The file of a profile by its path or name; None: no place has one of that name."""
+    if text.endswith(".toml") or "/" in text or os.sep in text:
+        return Path(text).expanduser()
+    found = next((path for path in _files_named(text, *_own_folders()) if path.is_file()), None)
+    if found is None:
+        found = next((f / f"{text}.toml" for f in _offered_folders() if (f / f"{text}.toml").is_file()), None)
+    return found
+
+
+@lru_cache(maxsize=64)
+def _files_named(name: str, *folders: str | Path) -> tuple[Path, ...]:
+    return tuple(Path(folder) / f"{name}.toml" for folder in folders)
+
+
 def _read(path: Path) -> Profile:
+    made: Profile = pickle.loads(_pickled(path))  # its tables are the caller's
+    return made
+
+
+def _pickled(path: Path) -> bytes:
+    """The profile of a file as it is at this moment; the same bytes for the same text."""
     if not _told_to_trust(path):
         require_own(path, what="the commands it names")
-    made: Profile = pickle.loads(_made(read_text(path), str(path)))  # its tables are the caller's
+    try:
+        now = path.stat()
+    except OSError:
+        return _made(read_text(path), str(path))
+    changed_ns = max(now.st_mtime_ns, now.st_ctime_ns)
+    if time.time_ns() - changed_ns < YOUNG_NS:
+        return _made(read_text(path), str(path))
+    return _made(_text(path, (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)), str(path))
+
+
+@lru_cache(maxsize=64)
+def _text(path: Path, state: tuple[int, ...]) -> str:
+    """The text of a file whose state, looked at before it is read, is this one."""
+    return read_text(path)
+
+
+@lru_cache(maxsize=64)
+def _shared(pickled: bytes) -> Profile:
+    made: Profile = pickle.loads(pickled)
     return made
 
 
@@ -170,14 +220,15 @@ def _site_path() -> list[Path]:
 
 
 def _folders() -> Iterator[Path]:
-    yield Path("site_profiles")
-    yield Path()
-    yield from _site_path()
+    yield from map(Path, _own_folders())
+    yield from _offered_folders()
+
+
+def _own_folders() -> tuple[str | Path, ...]:
     # Not Path.home(): a user may have no entry in the passwd database, e.g. in a container.
     config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111
-    yield Path(config) / "hpcagent" / "sites"
-    yield packaged.folder("site_profiles")
-    yield from _offered_folders()
+    user = f"{config}/hpcagent/sites"
+    return "site_profiles", "", *_site_path(), user, packaged.folder("site_profiles")
 
 
 def _offered_folders() -> Iterator[Path]:

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from hpcagent.apps.base import App
 from hpcagent.apps.carried import Carried
 from hpcagent.apps.modules import file_in_tree
-from hpcagent.catalog import find_app, packaged
+from hpcagent.catalog import find_app, is_packaged, packaged
 from hpcagent.errors import BadInput
 from hpcagent.model.base import canonical_json, explain, read_json, read_record
 from hpcagent.offered import path_of
@@ -77,7 +77,7 @@ def asked(
     wanted, needs = dict(settings or {}), dict(resources or {})
     if isinstance(app, str):
         name = app.partition("@")[0]
-        if not Path(app).is_file() and (packaged(name) is not None or path_of("apps", name) is not None):
+        if not Path(app).is_file() and (is_packaged(name) or path_of("apps", name) is not None):
             return {"app": app, "settings": wanted, "resources": needs}
         app = find_app(app)
     known = packaged(app.name)

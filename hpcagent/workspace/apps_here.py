@@ -9,7 +9,7 @@ from typing import Any
 from hpcagent.apps.base import App
 from hpcagent.campaign.loading import load_campaign
 from hpcagent.campaign.record import Campaign
-from hpcagent.catalog import find_app, packaged
+from hpcagent.catalog import find_app, is_packaged
 from hpcagent.errors import BadInput
 from hpcagent.model.base import read_toml
 from hpcagent.registry.scripts import SCRIPTS
@@ -38,7 +38,7 @@ class AppsHere(Connection):
     def is_tool(self, app: str) -> bool:
         """Whether `NAME` or `NAME@VERSION` is that of a registered tool or added app, and of no packaged app."""
         name = app.partition("@")[0]
-        return name.isidentifier() and not Path(app).is_file() and packaged(name) is None and self.has_tool(name)
+        return name.isidentifier() and not is_packaged(name) and not Path(app).is_file() and self.has_tool(name)
 
     def _named(self, app: str | App) -> str:
         """An app by a name that the service knows."""

@@ -95,8 +95,8 @@ class Campaigns(Booking):
             refuse_label(found.name, field="name")
         with self._turn:
             with self.gate.recorded(caller, what="start"):
-                where = self.sites.known(site or self.rules.default_site)
-                self.sites.refuse_misfit(where, self.sites.found(where), found.largest)
+                where = site or self.rules.default_site
+                self.sites.refuse_misfit(where, self.sites.known(where), found.largest)
             asked = request_of(
                 found,
                 site=where,

@@ -213,10 +213,6 @@ class CatalystCalls(Added):
     def _announced(self, caller: Caller, resource: str, at: int) -> None:
         self.modified(caller, resource=resource, at=at)
 
-    def _say(self, news: str) -> None:
-        if not self.news or self.news[-1] != news:
-            self.news.append(news)
-
 
 def _asked(
     structure: str, adsorbate: str, catalyst: str, parameters: Mapping[str, Any] | None, threshold_ev: float

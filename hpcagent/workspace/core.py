@@ -122,15 +122,13 @@ class Core(CatalystCalls):
         now = time.monotonic()
         with self._turn:
             self._take_late()
-        if self._untold:
-            self._tell_on()
+        self.outbox.tell_on()
         self.questions.look()
         if self._triggers is not None:
             try:
                 self._triggers.run_once()
             except HpcAgentError as error:
-                if not self.news or self.news[-1] != error.message:
-                    self.news.append(error.message)
+                self._say(error.message)
         for desk in self.sites.desks():
             if isinstance(desk, Kept):
                 desk.look()
@@ -195,8 +193,7 @@ class Core(CatalystCalls):
                 # First the line: a folder that is gone without one would be its owner's for good.
                 said = {"event": "expired", "runs": gone, "by": caller.name, "at": self._clock()}
                 self.answered.mark(said)
-                self._write(said)
-                self._replay(said)
+                self._take_down(said)
                 note = self._remove_expired()
             return {"removed": list(gone), "bytes": sum(gone.values()), "note": note}
 
@@ -217,10 +214,8 @@ class Core(CatalystCalls):
                     continue
             removed.append(identity)
         if removed:
-            said = {"event": "removed", "runs": removed, "at": self._clock()}
             try:
-                self._write(said)
-                self._replay(said)
+                self._take_down({"event": "removed", "runs": removed, "at": self._clock()})
             except HpcAgentError as error:  # tried again with the next ones
                 why = error.message
         if why:

@@ -249,8 +249,8 @@ class Enquiries(Extending):
         try:
             found, _, reference, given = self._campaign_of(caller, campaign, changes)
             with self._turn:
-                where = self.sites.known(site or self.rules.default_site)
-            profile = self.sites.found(where)
+                where = site or self.rules.default_site
+                profile = self.sites.known(where)
             self.sites.refuse_misfit(where, profile, found.largest)
             asked = request_of(
                 found,
@@ -363,7 +363,8 @@ class Enquiries(Extending):
     def _each(self, campaign: Campaign, site: str, caller: Caller) -> tuple[float, str]:
         """What a run in the middle of a campaign's space takes, in seconds, and what that is from."""
         app, params = campaign.app, campaign.complete(campaign.search.middle)
-        return self._expected(version_of(app), site, params, app.contract.estimated_runtime_s, caller=caller)
+        contract_s = app.contract.estimated_runtime_s
+        return self.experience.expected(version_of(app), site, params, contract_s, caller=caller)
 
     # -- runs ---------------------------------------------------------------------------------
 

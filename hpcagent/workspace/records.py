@@ -6,40 +6,35 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hpcagent.apps.sandbox.tiers import tiers
-from hpcagent.catalog import app_names
-from hpcagent.contexts.admitted import unsecret
 from hpcagent.contexts.events import EVERYONE, Events, Told
-from hpcagent.errors import HpcAgentError, NotThere, RunDirGone, RunDirLocked, StoreError, in_brief
+from hpcagent.errors import HpcAgentError, NotThere, RunDirGone, RunDirLocked
 from hpcagent.gate.accounts import Accounts
 from hpcagent.gate.approvals import Approval, Approvals
 from hpcagent.gate.gate import Admission, Gate, refuse_secret
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Caller, Rules
-from hpcagent.redacted import redacted_data
 from hpcagent.registry.inputs import AddedApps
 from hpcagent.shown import plain
 from hpcagent.store.journal import Journal, read_events
 from hpcagent.store.rundir import Lock, holder
 from hpcagent.workspace.answered import Answered
 from hpcagent.workspace.changed import Changed
+from hpcagent.workspace.experience import Experience
 from hpcagent.workspace.folder import Folder, own_name
 from hpcagent.workspace.lines_told import OF_TOOLS
-from hpcagent.workspace.rows import Row, as_given, job_facts, lost, ran
-from hpcagent.workspace.shared import change_told, key_of, may_read, readers_of, said_by
-from hpcagent.workspace.took import AppVersion, Took, by_label, lengths_of
+from hpcagent.workspace.outbox import Outbox
+from hpcagent.workspace.rows import Row, as_given, job_facts, lost
 
 __all__ = ["MOST_OF_TOOLS", "MOST_REFUSALS", "Records"]
 
 MOST_REFUSALS = 1000
 """Lines of refusals of one person in an hour; more are counted, so that nobody fills the disk with them."""
-MOST_UNTOLD = 10_000
-"""Events that wait for a disk; beyond it the oldest are not told."""
 MOST_OF_TOOLS = 1000
 """The last lines about tools that are known: what was written and not told is among them."""
 
@@ -75,16 +70,11 @@ class Records:
                 path=str(root),
             ) from None
         self._turn = threading.Condition(threading.RLock())
-        self._told = threading.Condition()
         self._closed = False
         self.rows: dict[str, Row] = {}
         self._by_work: dict[str, list[str]] = {}
         self._newest: list[str] = []
         self.changed = Changed()
-        self._took: dict[AppVersion, Took] = {}  # on all sites
-        self._took_at: dict[tuple[str, AppVersion], Took] = {}  # on a site
-        self._share_of_node: dict[tuple[str, AppVersion], float] = {}
-        self._has_run: set[tuple[str, AppVersion]] = set()  # who what
         self.news: list[str] = []
         self.answered = Answered(clock)
         self._to_remove: dict[str, float] = {}  # runs whose folders go, as was written down at that Unix time
@@ -94,17 +84,12 @@ class Records:
         self._of_tools: deque[Mapping[str, Any]] = deque(maxlen=MOST_OF_TOOLS)  # the last lines about them
         self.accounts = Accounts()
         self.events = Events(root / "events", may_see=self._may_see)
-        self._telling = threading.Lock()
-        self._untold: deque[tuple[str, dict[str, Any], str, str, tuple[str, ...]]] = deque(maxlen=MOST_UNTOLD)
+        self.outbox = Outbox(self.events, self._say)
         self._owner = Caller(name=own_name(), role="admin")
         events = read_events(self.folder.journal) if self.folder.journal.exists() else ()
         self.approvals = Approvals(self._write, clock=clock, expires_s=self.rules.approval_expires_s)
         self.damaged = 0
         self._refusals: dict[str, tuple[int, int, int]] = {}  # by person: hour, lines, those left out since
-        with self._turn:
-            for event in events:
-                self._replay(event)
-        self._journal = Journal.open(self.folder.journal)
         self.gate = Gate(
             self.rules,
             self.approvals,
@@ -113,6 +98,11 @@ class Records:
             record=self._refusal,
             tiers=sandbox_tiers,
         )
+        self.experience = Experience(self.gate, self._turn)
+        with self._turn:
+            for event in events:
+                self._replay(event)
+        self._journal = Journal.open(self.folder.journal)
 
     # -- the journal --------------------------------------------------------------------------
 
@@ -142,7 +132,8 @@ class Records:
             return
         self._write(event | more)
         if event.get("check") == "quota":
-            self._tell("on_quota_exceeded", event["by"], {"quota": event.get("field", ""), "why": event["why"]})
+            said = {"quota": event.get("field", ""), "why": event["why"]}
+            self.outbox.tell("on_quota_exceeded", event["by"], said)
 
     def _refused_lines(self, who: str) -> dict[str, int] | None:
         """What to add to the line of a refusal; None: somebody has so many this hour that it is only counted."""
@@ -227,9 +218,13 @@ class Records:
         if approval is not None:
             event["approval"] = approval.id
             events.append(self.approvals.used(approval, event["id"]))
+        self._take_down(*events)
+
+    def _take_down(self, *events: dict[str, Any]) -> None:
+        """Write events, all or none; what follows from them is so from now on."""
         self._write(*events)
-        for one in events:
-            self._replay(one)
+        for event in events:
+            self._replay(event)
 
     def _asked(self, event: Mapping[str, Any]) -> Row:
         row = Row(
@@ -273,17 +268,7 @@ class Records:
         row.stored += event.get("bytes", 0)
         self._touch(row, event["at"])
         if row.kind == "run":
-            self._has_run.add((row.owner, ran(row)))
-        if row.kind == "run" and not row.shares and row.result:
-            of = ran(row)
-            took = self._took.setdefault(of, Took())
-            if row.state == "completed":
-                cost, expected_s = row.result["cost"], float(row.request.get("expected_s") or 0.0)
-                for one in (took, self._took_at.setdefault((row.site, of), Took())):
-                    one.add(expected_s, float(cost["wall_s"]), row.manifest.get("params"))
-                self._share_of_node[row.site, of] = _share(cost, row.request.get("nodes", 1))
-            else:
-                took.failed += 1
+            self.experience.ended(row)
         if not row.shares:
             self.accounts.settle(
                 row.owner,
@@ -292,28 +277,9 @@ class Records:
                 event.get("usd", 0.0),
                 event.get("bytes", 0),
             )
-        if event.get("taught") is not None:
-            self._learn(row, event["taught"])
-        return row
-
-    def _learn(self, row: Row, taught: Mapping[str, Any]) -> None:
-        """Take in the wall times of a campaign's runs; a damaged record of them is left out as a whole."""
-        try:
-            results, failed = int(taught["results"]), int(taught["failed"])
-            times = [(float(wall_s), dict(params)) for wall_s, params in taught["times"]]
-            if not all(0 < wall_s < math.inf for wall_s, _ in times):
-                raise ValueError
-            of = ran(row, taught)
-        except (KeyError, TypeError, ValueError, OverflowError):
+        if event.get("taught") is not None and not self.experience.learn(row, event["taught"]):
             self.damaged += 1
-            return
-        row.taught = results
-        self._has_run.add((row.owner, of))
-        everywhere = self._took.setdefault(of, Took())
-        everywhere.failed += failed
-        for wall_s, params in times:
-            for one in (everywhere, self._took_at.setdefault((row.site, of), Took())):
-                one.add(None, wall_s, params)
+        return row
 
     def _end(self, row: Row, state: str, **more: Any) -> None:
         event = {"event": "ended", "id": row.id, "state": state, "at": self._clock()}
@@ -327,11 +293,11 @@ class Records:
         """Tell that it has ended, as its last line in the journal says."""
         said = job_facts(row) | {"state": row.state, "result_url": f"workspace:runs/{row.id}"}
         if row.state == "completed" or (row.state == "stopped" and row.kind == "run"):  # a run's stop is a result
-            self._tell("on_job_complete", row.owner, said, row.end_key, row.cause)
+            self.outbox.tell("on_job_complete", row.owner, said, row.end_key, row.cause)
         else:
             failure = (row.result or {}).get("failure") or {}
             reason = str(failure.get("message") or row.note or row.state)[:500]
-            self._tell("on_job_failed", row.owner, said | {"reason": reason}, row.end_key, row.cause)
+            self.outbox.tell("on_job_failed", row.owner, said | {"reason": reason}, row.end_key, row.cause)
 
     def _paid_by(self, event: Mapping[str, Any]) -> None:
         """Work goes on for another who has asked for it, and on their account."""
@@ -391,61 +357,14 @@ class Records:
         self.changed.touch(row.id)
         self._turn.notify_all()
 
-    def _expected(
-        self,
-        of: AppVersion,
-        site: str,
-        params: Mapping[str, Any],
-        contract_s: float,
-        *,
-        caller: Caller | None = None,
-    ) -> tuple[float, str]:
-        """What a run takes on a site, in seconds of wall time, and what that is from.
-
-        What earlier runs' parameters were is told only to a caller who sees everybody's runs.
-        """
-        with self._turn:
-            took = self._took_at.get((site, of))
-            if took is None:
-                elsewhere = self._took.get(of)
-                runs = elsewhere.runs if elsewhere is not None else 0
-                why = f"none of its {runs} runs here was on {site}" if runs else self._of_others(of, caller)
-                return contract_s, "the contract's estimate" + (f": {why}" if why else "")
-            said = caller is not None and self.gate.sees_all(caller)
-            return took.expected(params, contract_s=contract_s, lengths=lengths_of(params), ranges_said=said)
-
-    def _of_others(self, of: AppVersion, caller: Caller | None) -> str:
-        """Of which other versions an app's runs here were; empty: there are none that the caller knows of."""
-        if caller is None:
-            return ""
-        others = {
-            one: took.runs
-            for one, took in self._took.items()
-            if one.app == of.app and bool(one.code) == bool(of.code) and took.runs and self._knows(caller, one)
-        }
-        if not others:
-            return ""
-        runs, versions = sum(others.values()), sorted({one.version for one in others})
-        its = f"its {runs} runs here were" if runs > 1 else "its 1 run here was"
-        if of.version in versions:
-            return f"{its} of other code"
-        known = ", ".join(version or "one that is not known" for version in versions)
-        return f"{its} of version{'s' if len(versions) > 1 else ''} {known}"
-
-    def _knows(self, caller: Caller, of: AppVersion) -> bool:
-        """Whether a caller may know of runs of an app: they have run it, or it is there for them to be used."""
-        if self.gate.sees_all(caller) or (caller.name, of) in self._has_run:
-            return True
-        name = f"own:{of.app}" if of.code else of.app
-        return self.gate.may_use(caller, "apps", name) and (not of.code or self._is_offered(of))
-
-    def _is_offered(self, of: AppVersion) -> bool:
-        """Whether code that the library does not bring is there for everybody by its name: a registered tool."""
-        return False
-
     def _commit(self, row: Row, at: float) -> None:
         asked = row.request
         self.accounts.commit(row.owner, row.id, asked.get("node_hours") or 0.0, asked.get("usd") or 0.0, at)
+
+    def _say(self, news: str) -> None:
+        """Put a sentence into the news, where it is not the last one."""
+        if not self.news or self.news[-1] != news:
+            self.news.append(news)
 
     # -- who ----------------------------------------------------------------------------------
 
@@ -503,38 +422,6 @@ class Records:
         rights = self.rules.rights(caller.role)
         return {"name": caller.name, "role": caller.role, "may": list(rights.may), "apps": list(rights.apps)}
 
-    # -- events -------------------------------------------------------------------------------
-
-    def _tell(
-        self, event: str, owner: str, payload: dict[str, Any], key: str = "", cause: Sequence[str] = ()
-    ) -> None:
-        """Tell an event; what a disk refuses is told later, in its order, a text that is none costs the event."""
-        self._untold.append((event, payload, owner, key, tuple(cause)))
-        self._tell_on()
-
-    def _tell_on(self) -> None:
-        """Tell what is to be told. In order: of what was told last follows what a next service has to tell."""
-        with self._telling:
-            while self._untold:
-                event, payload, owner, key, cause = self._untold[0]
-                try:
-                    plainly = told_plainly(payload)
-                    self.events.tell(event, plainly, owner=owner, by="workspace", key=key, cause=cause)
-                except HpcAgentError as error:
-                    later = isinstance(error, StoreError)
-                    words = f"the event {event} {'is' if later else 'was'} not told: {error.message}"
-                    if not self.news or self.news[-1] != words:
-                        self.news.append(words)
-                    if later:
-                        return
-                self._untold.popleft()
-        self._wake()
-
-    def _wake(self) -> None:
-        """Whoever waits for notifications looks."""
-        with self._told:
-            self._told.notify_all()
-
     def _may_see(self, who: str, told: Told) -> bool:
         """Events are seen by their owner, those they were told to, and whoever sees all."""
         if told.owner in (who, EVERYONE) or who in told.readers:
@@ -542,104 +429,6 @@ class Records:
         person = self.rules.people.get(who)
         role = self._owner.role if who == self._owner.name else "viewer" if person is None else person.role
         return "see_all" in self.rules.rights(role).may
-
-    def subscribe(
-        self,
-        caller: Caller,
-        *,
-        events: Sequence[str],
-        where: Mapping[str, Any] | None = None,
-        after: int | None = None,
-        expires_s: float | None = None,
-    ) -> dict[str, Any]:
-        """Subscribe to events by name, with conditions on what they say; see `Events.subscribe`."""
-        more: dict[str, Any] = {"where": where, "after": after, "expires_s": expires_s}
-        made = self.events.subscribe(events, owner=caller.name, key=self.answered.key, **more)
-        return dict(made.acknowledgement)
-
-    def tell(
-        self,
-        caller: Caller,
-        *,
-        event: str,
-        payload: Mapping[str, Any],
-        to: str | Sequence[str] = (),
-        key: str = "",
-    ) -> dict[str, Any]:
-        """Tell an event of the caller's own; triggers and subscribers get it.
-
-        Args:
-            event: One of `TOLD_BY_PEOPLE`, or a name of one's own.
-            payload: What it says; `by` is added.
-            to: Who may see it beside the caller and those who see all; `*`: everybody.
-            key: The same for the same event told twice: it sets off a trigger once.
-
-        Raises:
-            NotAllowed: The role may not write, or only the service tells this event.
-            BadInput: A field is missing, something may not stand in an event, or somebody is not known.
-        """
-        with self._turn, self.gate.recorded(caller, what=f"tell {in_brief(event)}"):
-            self.gate.require(caller, "write")
-            said = said_by(event, payload, caller.name)
-        readers = readers_of(to, self.rules, self._owner.name)
-        named = key_of(key, caller.name)
-        n = self.events.tell(event, said, owner=caller.name, readers=readers, by=caller.name, key=named)
-        self._wake()
-        return {"event": event, "n": n, "to": list(readers)}
-
-    def modified(self, caller: Caller, *, resource: str, at: int, session: str = "") -> dict[str, Any]:
-        """Tell `on_resource_modified` of a change that the caller has made, as the resource's history has it.
-
-        Args:
-            resource: Its name.
-            at: Where the line of its history begins, in bytes.
-            session: Of a resource that each session has its own of.
-
-        Raises:
-            BadInput: The history has no such change of the caller's.
-        """
-        said, key = change_told(self.folder.root / "resources", resource, at, session, caller.name)
-        readers = may_read(self.rules, resource)
-        try:
-            self.events.tell(
-                "on_resource_modified", said, owner=caller.name, readers=readers, by="workspace", key=key
-            )
-        except StoreError as error:  # as everywhere it costs the event, not the change
-            self.news.append(error.message)
-        self._wake()
-        return {"resource": resource, "action": said["action"]}
-
-    def unsubscribe(self, caller: Caller, *, subscription_id: str) -> dict[str, Any]:
-        """End a subscription."""
-        self.events.unsubscribe(subscription_id, owner=caller.name)
-        self._wake()  # whoever waits for its notifications is told that it has ended
-        return {"subscription_id": subscription_id, "status": "ended"}
-
-    def notifications(
-        self, caller: Caller, *, subscription_id: str, most: int = 100, timeout_s: float = 0.0
-    ) -> list[dict[str, Any]]:
-        """The next notifications of a subscription; they come again until they are acknowledged.
-
-        Args:
-            subscription_id: The subscription.
-            most: So many at most.
-            timeout_s: Wait so long for one where there is none, in seconds.
-        """
-        until = time.monotonic() + timeout_s
-        with self._told:
-            while True:
-                found = self.events.look(subscription_id, owner=caller.name, most=most)
-                left = until - time.monotonic()
-                # Others than the service tell events as well: they are looked for once a second.
-                if found.notifications or left <= 0 or self._closed:
-                    break
-                self._told.wait(min(left, 1.0))
-        return [one.data() | {"n": one.n} for one in found.notifications]
-
-    def acknowledge(self, caller: Caller, *, subscription_id: str, n: int) -> dict[str, Any]:
-        """Say that all notifications up to number `n` have come."""
-        self.events.acknowledge(subscription_id, n, owner=caller.name)
-        return {"subscription_id": subscription_id, "n": n}
 
     # -- rows ---------------------------------------------------------------------------------
 
@@ -716,22 +505,16 @@ class Records:
                 for name, account in [("", self.accounts.whole), *self.accounts.people().items()]
                 if not name or self.gate.sees(caller, name)
             }
-            known = {of: took for of, took in self._took.items() if self._knows(caller, of)}
-            accuracy = {label: took.accuracy() for label, took in by_label(known, app_names()).items()}
-            return {"workspace": people.pop(""), "people": people, "accuracy": accuracy}
+            return {
+                "workspace": people.pop(""),
+                "people": people,
+                "accuracy": self.experience.accuracy(caller),
+            }
 
 
 def sandbox_tiers() -> dict[str, str]:
     """Sandbox tiers, each with "" or why it is not to be had here."""
     return {state.name: "" if state.available else state.why for state in tiers()}
-
-
-def told_plainly(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """What an event says, without credentials and control characters: it is shown to others."""
-    shown = redacted_data(
-        {name: plain(value) if isinstance(value, str) else value for name, value in payload.items()}
-    )
-    return {name: unsecret(value) if isinstance(value, str) else value for name, value in shown.items()}
 
 
 def _plain(one: Approval) -> dict[str, Any]:
@@ -742,6 +525,7 @@ def _plain(one: Approval) -> dict[str, Any]:
     return {name: getattr(one, name) for name in names} | said | {"digest": one.digest, "request": asked}
 
 
+<<<<<<< HEAD
 def _negative(kept: tuple[str, int]) -> tuple[str, int]:
     return kept[0], -kept[1]
 
@@ -752,6 +536,8 @@ def _share(cost: Mapping[str, Any], nodes: int) -> float:
     return min(1.0, cost["node_hours"] / whole) if whole > 0 else 1.0
 
 
+=======
+>>>>>>> 564186b082ddd36e17327343a278c072f5726154
 def _written_at(path: Path) -> float:
     """When a file was last written, in Unix seconds; 0 where it is not there."""
     try:

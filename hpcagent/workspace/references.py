@@ -187,6 +187,14 @@ class References:
         if digest in self._added.names:
             self.check_kept(self._added.here[self._added.names[digest]])
 
+    def offers(self, of: AppVersion) -> bool:
+        """Whether somebody's own code is a registered tool or an added app, as it is now."""
+        try:
+            tool = self.tool(f"{of.app}@{of.version}")
+        except HpcAgentError:
+            return False
+        return tool is not None and tool.digest == of.code
+
     def has_own(self, name: str) -> bool:
         """Whether there is a registered tool or an added app of that name, in whatever state."""
         return name in self._added.here or self._tools.has(name)
@@ -229,6 +237,8 @@ def is_ours(app: App) -> bool:
         known = packaged(app.name)
     except BadInput:
         return False
+    if known is app:
+        return not app.made_of
     if known is None or _place(known) != _place(app) or app.made_of or known.code_digest != app.code_digest:
         return False
     if known.contract != app.contract.model_copy(update={"resources": known.contract.resources}):

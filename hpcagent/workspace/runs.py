@@ -32,7 +32,6 @@ from hpcagent.workspace.inputs import Inputs, refuse_unended
 from hpcagent.workspace.looking import Looking
 from hpcagent.workspace.references import References, sandbox_of, version_of
 from hpcagent.workspace.rows import Row, occupied
-from hpcagent.workspace.took import AppVersion
 
 __all__ = ["Runs"]
 
@@ -59,6 +58,7 @@ class Runs(Looking):
         self.references = References(
             self.store, self.tools, self.added, self.folder.added / "files", lambda: self.rules
         )
+        self.experience.is_offered = self.references.offers
 
     def request(
         self,
@@ -85,8 +85,8 @@ class Runs(Looking):
         found = self.references.app(app)
         params = params_of(found, params, settings or {}, data_only=data_only)
         found = as_asked(found, settings or {}, resources or {}, walltime_s)
-        where = self.sites.known(site or self.rules.default_site, site_kind)
-        profile = self.sites.found(where)
+        where = site or self.rules.default_site
+        profile = self.sites.known(where, site_kind)
         taken = [self._input(caller, found, i, one) for i, one in enumerate(inputs)]
         refuse_inputs(found, inputs)
         values = {name: self._file_of(caller, value, field=name) for name, value in params.items()}
@@ -110,18 +110,10 @@ class Runs(Looking):
         asked = self._asked_for(found, manifest, where, share=share, given=given, own=own, why=why, digest=digest)
         return found, manifest, asked, taken, digest
 
-    def _is_offered(self, of: AppVersion) -> bool:
-        """Whether somebody's own code is a registered tool or an added app, as it is now."""
-        try:
-            tool = self.references.tool(f"{of.app}@{of.version}")
-        except HpcAgentError:
-            return False
-        return tool is not None and tool.digest == of.code
-
     def _charged_share(self, app: App, site: str, profile: Profile, resources: Resources) -> float:
         """Which share of its nodes a run will be charged for: by its cores, else as its app was before."""
         by_cores = self.sites.share_of_node(profile, app, resources)
-        return self._share_of_node.get((site, version_of(app)), 1.0) if by_cores is None else by_cores
+        return self.experience.share_of_node(site, version_of(app)) if by_cores is None else by_cores
 
     def _asked_for(
         self,
@@ -140,7 +132,7 @@ class Runs(Looking):
         most = None if limit_s is None else nodes * limit_s / 3600
         price = self.rules.price(site)
         of = version_of(app, own=own, digest=digest)
-        expected_s, _ = self._expected(of, site, manifest.params, manifest.estimated_runtime_s or 0.0)
+        expected_s, _ = self.experience.expected(of, site, manifest.params, manifest.estimated_runtime_s or 0.0)
         return Request(
             kind="run",
             app=app.name,
@@ -316,12 +308,14 @@ class Runs(Looking):
             found, manifest, asked, taken, digest = self.request(caller, reference, params, **more)
             with self._turn:
                 known = self._same_work(manifest.execution_id)
+                if not known:
+                    return found, manifest, asked, taken, digest
                 ended = again and any(row.over for row in known)
                 # Numbers are the same everywhere, speeds are not: those are of a site, nodes and ranks.
                 timed = found.contract.timed and not anywhere
                 site = asked.site if more.get("site") else ""
                 here = [row for row in known if self._is_place(row, site, manifest)]
-            if not (ended or (timed and known and not here)):
+            if not (ended or (timed and not here)):
                 return found, manifest, asked, taken, digest
             more["replicate"] = manifest.replicate + 1
 
@@ -427,7 +421,7 @@ class Runs(Looking):
         with self._turn:
             why, refused = self.rules.approval_for(asked, caller), self.gate.refusal(asked, caller)
             known = [row for row in self._same_work(manifest.execution_id) if self.gate.sees(caller, row.owner)]
-            typical, source = self._expected(
+            typical, source = self.experience.expected(
                 of, asked.site, manifest.params, manifest.estimated_runtime_s or 0.0, caller=caller
             )
             return {

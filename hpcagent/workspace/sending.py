@@ -18,14 +18,14 @@ from hpcagent.model.records import Manifest, Result
 from hpcagent.workspace.app_store import AppStore
 from hpcagent.workspace.artifacts import size_of
 from hpcagent.workspace.desk import Job
-from hpcagent.workspace.records import Records
 from hpcagent.workspace.rows import Row, job_facts
 from hpcagent.workspace.sites import Sites
+from hpcagent.workspace.telling import Telling
 
 __all__ = ["Sending"]
 
 
-class Sending(Records):
+class Sending(Telling):
     """Single runs, from the gate to their results.
 
     Args:
@@ -48,7 +48,7 @@ class Sending(Records):
                         continue
                     one.state = "running"
                     self._touch(one, self._clock())
-                    self._tell("on_job_started", one.owner, job_facts(one), f"{one.id} started", one.cause)
+                    self.outbox.tell("on_job_started", one.owner, job_facts(one), f"{one.id} started", one.cause)
                 self._turn.notify_all()
 
         def ended(result: Result, lost_node_hours: float = 0.0) -> None:
@@ -68,8 +68,7 @@ class Sending(Records):
             try:
                 self._result(*self._late[0])
             except StoreError as error:
-                if not self.news or self.news[-1] != error.message:
-                    self.news.append(error.message)
+                self._say(error.message)
                 return
             self._late.pop(0)
 
@@ -84,8 +83,7 @@ class Sending(Records):
         if row.over:  # it was cancelled, and this is what it took until then
             took = {"event": "took", "id": row.id, "node_hours": hours, "usd": (price or 0.0) * hours}
             took["cost"] = fields["cost"]
-            self._write(took)
-            self._replay(took)
+            self._take_down(took)
             return
         self._end(
             row,
@@ -143,6 +141,5 @@ class Sending(Records):
         if row.shares:
             return
         first, *rest = others
-        event = {"event": "paid_by", "id": first.id, "others": [one.id for one in rest], "at": self._clock()}
-        self._write(event)
-        self._replay(event)
+        others_now = [one.id for one in rest]
+        self._take_down({"event": "paid_by", "id": first.id, "others": others_now, "at": self._clock()})

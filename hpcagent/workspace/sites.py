@@ -14,7 +14,7 @@ from hpcagent.model.contract import Resources
 from hpcagent.shown import plain
 from hpcagent.sites.limits import check, executor_for
 from hpcagent.sites.profile import Profile
-from hpcagent.sites.profiles import find_profile
+from hpcagent.sites.profiles import shared_profile
 from hpcagent.sites.site import usable_cores
 from hpcagent.workspace.app_store import STORED, AppStore, code_key
 from hpcagent.workspace.desk import Desk
@@ -49,12 +49,11 @@ class Sites:
     ) -> None:
         self._folder, self._rules, self._store = folder, rules, store
         self._tell, self._apart = tell, apart
-        self._desks: dict[str, Desk | Kept] = {}
+        self._desks: dict[tuple[str, str], Desk | Kept] = {}  # by site, and by the code that its workers have
         self._said: dict[str, list[str]] = {}
-        self._kinds: dict[str, str] = {}  # of the profiles that were seen
 
-    def known(self, site: str, kind: str = "") -> str:
-        """The site, if it has a profile, of this kind where one is named.
+    def known(self, site: str, kind: str = "") -> Profile:
+        """The profile of a site, as `found`, if it has one, of this kind where one is named.
 
         Raises:
             NotAllowed: It has none, or a wrong one.
@@ -62,10 +61,8 @@ class Sites:
         if len(site) > LONGEST_SITE or not site.isprintable():
             words = f"a site's name has at most {LONGEST_SITE} printable characters"
             raise NotAllowed("contract", words, field="site", value=plain(site)[:80])
-        profile = self.profile(site)
         try:
-            if profile not in self._kinds:
-                self._kinds[profile] = find_profile(profile).kind
+            profile = self.found(site)
         except BadInput as error:
             known = ", ".join(self._rules().sites)
             raise NotAllowed(
@@ -76,16 +73,16 @@ class Sites:
                 allowed=known,
                 do="name another site, or correct its profile",
             ) from None
-        if kind and self._kinds[profile] != kind:
+        if kind and profile.kind != kind:
             raise NotAllowed(
                 "contract",
-                f"{site} is a site of the kind {self._kinds[profile]}",
+                f"{site} is a site of the kind {profile.kind}",
                 field="site",
                 value=site,
                 allowed=f"a site whose profile has kind = {kind}",
                 do="name such a site, or start it without asking for that kind",
             )
-        return site
+        return profile
 
     def profile(self, site: str) -> str:
         """The name or path of a site's profile."""
@@ -95,8 +92,8 @@ class Sites:
         return str(beside) if beside.is_file() else profile
 
     def found(self, site: str) -> Profile:
-        """The profile of a site, as its file says at this moment."""
-        return find_profile(self.profile(site))
+        """The profile of a site, as its file says at this moment: others have the same object."""
+        return shared_profile(self.profile(site))
 
     @staticmethod
     def refuse_absent(profile: Profile, app: App, values: Mapping[str, Any]) -> None:
@@ -164,10 +161,9 @@ class Sites:
         if self._apart and row.reference.startswith(STORED):
             record = self._store.record(row.reference)
             path, key = record["path"], code_key(record)
-        folder = self._folder.of_site(site, key)
-        desk = self._desks.get(folder.name)
+        desk = self._desks.get((site, key))
         if desk is None:
-            profile = self.profile(site)
+            folder, profile = self._folder.of_site(site, key), self.profile(site)
             said = self._said.setdefault(site, [])
 
             def tell(news: str) -> None:
@@ -179,7 +175,7 @@ class Sites:
                 desk = Kept(profile, folder, retries=retries, tell=tell, path=path)
             else:
                 desk = Desk(profile, folder, self._folder.work, retries=retries, tell=tell)
-            self._desks[folder.name] = desk
+            self._desks[site, key] = desk
         return desk
 
     def desks(self) -> list[Desk | Kept]:

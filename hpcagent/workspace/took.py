@@ -149,14 +149,18 @@ class Took:
         asked = numbers_of(params)
         columns, walls = self._table()
         had = {name: columns[name] for name in asked if name in columns}
-        ranges = {name: (np.fmin.reduce(column), np.fmax.reduce(column)) for name, column in had.items()}
+        # All at once: there is one such call for each run that is asked for.
+        rows = np.array([*had.values()]).reshape(len(had), len(walls))
+        lows, highs = np.fmin.reduce(rows, axis=1).tolist(), np.fmax.reduce(rows, axis=1).tolist()
+        ranges = dict(zip(had, zip(lows, highs, strict=True), strict=True))
         outside = {
             name: f"{name} = {asked[name]:g}{_had(low, high)}"
             for name, (low, high) in ranges.items()
             if not math.isnan(low) and not low <= asked[name] <= high
         }
         words = f"{self.runs} run{'s' if self.runs > 1 else ''} here"
-        always = {name for name, column in had.items() if not np.isnan(column).any()}
+        totals = zip(had, rows.sum(axis=1).tolist(), strict=True)
+        always = {name for name, total in totals if not math.isnan(total)}
         varied = [name for name in had if name in always and ranges[name][0] < ranges[name][1]]
         fits = len(walls) >= ENOUGH and bool(varied)
         known = varied if fits else []
@@ -183,20 +187,18 @@ class Took:
 
     def _table(self) -> tuple[dict[str, Array], Array]:
         """`(runs,)` of each parameter, NaN where a run had no such number, and the wall times of the last runs."""
-        walls = self._columns.setdefault(WALL, np.full(REMEMBERED, math.nan))
         for numbers, wall_s in self._fresh:
             at = self._kept % REMEMBERED
-            for column in self._columns.values():
-                column[at] = math.nan
-            for name in numbers.keys() - self._columns.keys():
+            run = {**numbers, WALL: wall_s}
+            for name in run.keys() - self._columns.keys():
                 self._columns[name] = np.full(REMEMBERED, math.nan)
-            for name, value in numbers.items():
-                self._columns[name][at] = value
-            walls[at] = wall_s
+            for name, column in self._columns.items():
+                column[at] = run.get(name, math.nan)
             self._kept += 1
         self._fresh.clear()
         kept = min(self._kept, REMEMBERED)
-        return {name: column[:kept] for name, column in self._columns.items() if name != WALL}, walls[:kept]
+        columns = {name: column[:kept] for name, column in self._columns.items()}
+        return columns, columns.pop(WALL)
 
     def accuracy(self) -> dict[str, Any]:
         """Of runs that were asked for one by one: means in seconds, median of actual over estimated, and the share

@@ -482,7 +482,7 @@ class Registered(Following):
     def _tell_line(self, line: Mapping[str, Any]) -> None:
         """Tell what a line of the journal says of a tool or an added app."""
         event, payload, key = told_of(line)
-        self._tell(event, EVERYONE, payload, key)
+        self.outbox.tell(event, EVERYONE, payload, key)
 
     def _note(self, event: str, record: ToolRecord, **more: Any) -> dict[str, Any]:
         return self._write_down(_facts(event, record, **more))[0]
@@ -498,9 +498,7 @@ class Registered(Following):
             for event in whole:
                 if event["event"] not in OF_ITSELF:
                     self.answered.mark(event)  # the first of them
-            self._write(*whole)
-            for event in whole:
-                self._replay(event)
+            self._take_down(*whole)
         return whole
 
 

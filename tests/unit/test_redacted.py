@@ -11,6 +11,7 @@ import pytest
 import hpcagent as ha
 from hpcagent.contexts.admitted import secret_in
 from hpcagent.redacted import (
+    _secrets_of,
     clean_environment,
     is_credential,
     looks_secret,
@@ -215,3 +216,13 @@ def test_a_program_that_prints_its_environment_leaves_no_secret_in_messages_and_
     assert any("(hidden)" in p.read_text() for p in texts)
     assert [p for p in texts if secret in p.read_text()] == []
     json.dumps([str(p) for p in texts])
+
+
+def test_a_variable_is_looked_at_once_and_a_new_one_at_once(monkeypatch):
+    monkeypatch.setenv("MY_API_TOKEN", "s3cr3t-value-1")
+    assert "s3cr3t-value-1" in secret_values()
+    looked = _secrets_of.cache_info().misses
+    assert "s3cr3t-value-1" in secret_values() and _secrets_of.cache_info().misses == looked
+    monkeypatch.setenv("MY_API_TOKEN", "s3cr3t-value-2")
+    assert "s3cr3t-value-2" in secret_values() and "s3cr3t-value-1" not in secret_values()
+    assert redacted("it is s3cr3t-value-2") == "it is (hidden)"

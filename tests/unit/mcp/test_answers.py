@@ -295,3 +295,10 @@ def test_how_far_something_is_is_told_to_who_asks_for_it(drive, workspace):
 
     drive(body)
     assert told[0][0] >= 0 and told[0][2]
+
+
+def test_what_is_cut_of_texts_is_looked_up_once_for_an_answer(monkeypatch):
+    asked = []
+    monkeypatch.setattr("hpcagent.mcp.said.root_now", lambda: asked.append(1) or "/srv/ws")
+    said = clean({"rows": [{"name": f"n{n}", "path": f"/srv/ws/work/{n}"} for n in range(20)]})
+    assert said["rows"][3] == {"name": "n3", "path": "work/3"} and len(asked) == 1

@@ -11,10 +11,11 @@ from pydantic import AfterValidator, BaseModel
 
 from hpcagent.apps.launch import LAUNCHERS
 from hpcagent.errors import BadInput
+from hpcagent.model.base import read_text
 from hpcagent.sites import profiles
 from hpcagent.sites.block import Block, block_of
 from hpcagent.sites.profile import BUILT_IN_LAUNCHERS, Profile, account_of, check_where
-from hpcagent.sites.profiles import find_profile, identify_site, list_profiles
+from hpcagent.sites.profiles import find_profile, identify_site, list_profiles, shared_profile
 from hpcagent.sites.tables import BlockSettings, CoordinatorSettings, ExecutorProfile, walltime_s
 from hpcagent.sites.workers.local import _affinity
 
@@ -72,6 +73,27 @@ def test_a_profile_that_has_not_changed_is_not_built_again(tmp_path: Path) -> No
     assert find_profile(path).executors  # each caller has its own
     write(path, LOCAL.format("two"))
     assert find_profile(path).description == "two"
+
+
+def test_a_profile_that_is_looked_at_only_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(write(tmp_path / "other.toml", LOCAL.format("one")))
+    assert shared_profile(path).description == "one"
+    write(tmp_path / "other.toml", LOCAL.format("two"))  # at once, of the same size: it is too young to be trusted
+    assert shared_profile(path).description == "two"
+    reads: list[Path] = []
+    monkeypatch.setattr(profiles, "read_text", lambda path: reads.append(path) or read_text(path))
+    monkeypatch.setattr(profiles, "YOUNG_NS", 0)
+    first = shared_profile(path)
+    assert all(shared_profile(path) is first for _ in range(5)) and len(reads) == 1
+    write(tmp_path / "other.toml", LOCAL.format("the third"))
+    assert shared_profile(path).description == "the third" and len(reads) == 2
+    Path(path).unlink()
+    with pytest.raises(BadInput, match="no such file"):
+        shared_profile(path)
+    write(Path("other.toml"), LOCAL.format("here"))
+    assert shared_profile("other").description == "here"
+    write(Path("site_profiles/other.toml"), LOCAL.format("nearer"))
+    assert shared_profile("other").description == "nearer"
 
 
 def test_a_profile_object_is_taken_as_it_is() -> None:

@@ -27,7 +27,9 @@ from hpcagent.errors import BadInput
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Caller
 from hpcagent.model.records import Cost, Failure, Manifest, Result
+from hpcagent.sites.profiles import shared_profile
 from hpcagent.store.journal import read_events
+from hpcagent.workspace import sites
 from hpcagent.workspace.app_store import asked, packed, unpacked
 from hpcagent.workspace.booking import _taught
 from hpcagent.workspace.connection import at_most
@@ -621,7 +623,7 @@ def test_what_failed_with_a_credential_in_its_message_is_told_without_it(core):
     made = core.subscribe(who, events=["on_job_failed"])
     row = core.rows[core.run(who, "synthetic", {"x": 0.3, "fail_above": 0.1})["id"]]
     core.wait(who, row.id, PATIENCE_S)
-    core._tell(
+    core.outbox.tell(
         "on_job_failed", who.name, {"job_id": row.id, "job_type": "synthetic", "reason": "Bearer " + "q" * 24}
     )
     told = core.notifications(who, subscription_id=made["subscription_id"], timeout_s=10.0)
@@ -931,7 +933,7 @@ def test_damaged_times_of_a_campaign_cost_estimates_and_no_booking(root, taught)
     )
     (root / "journal.jsonl").write_text(text)
     core = Core(root)
-    assert core.damaged == 1 and not core._took
+    assert core.damaged == 1 and core.costs(me(core))["accuracy"] == {}
     assert core.accounts.whole.node_hours == pytest.approx(hours) and not core.accounts.whole.committed
     core.close()
 
@@ -1142,3 +1144,18 @@ def test_what_is_no_name_is_refused_and_a_campaigns_name_holds_no_credential(cor
         core.run(who, "synthetic", {"x": 0.3}, site="a" * 5000)
     with pytest.raises(NotAllowed, match="an app is a name"):
         core.run(who, [1], {"x": 0.3})
+
+
+def test_a_run_asks_for_the_profile_of_its_site_once(core, monkeypatch):
+    core.run(me(core), "synthetic", {"x": 0.1})
+    asked_for: list[str] = []
+    monkeypatch.setattr(sites, "shared_profile", lambda name: asked_for.append(name) or shared_profile(name))
+    core.run(me(core), "synthetic", {"x": 0.2})
+    core.run(me(core), "synthetic", {"x": 0.2})  # which is found
+    assert asked_for == ["threads"] * 2
+
+
+def test_whether_a_packaged_app_is_a_tool_no_file_says(root, monkeypatch):
+    workspace = ha.Workspace(root)
+    monkeypatch.setattr(Path, "is_file", lambda self: pytest.fail("it was looked for"))
+    assert not workspace.is_tool("synthetic") and not workspace.is_tool("synthetic@1.0.0")

@@ -26,6 +26,8 @@ from hpcagent.workspace import core as cores
 from hpcagent.workspace.app_store import packed
 from hpcagent.workspace.core import Core
 from hpcagent.workspace.folder import Folder
+from hpcagent.workspace.outbox import Outbox
+from hpcagent.workspace.rows import Row
 from hpcagent.workspace.service import Service
 
 PATIENCE_S = 120
@@ -342,7 +344,7 @@ def untold(services: Services, do: str, **args: Any) -> Any:
         raise Killed
 
     with services._patch.context() as killing, pytest.raises(Killed):
-        killing.setattr(Core, "_tell", dying)
+        killing.setattr(Outbox, "tell", dying)
         services.ask(do, f"{do} {len(events_of(services))}", **args)
 
 
@@ -393,16 +395,16 @@ def test_a_service_that_is_killed_as_it_tells_what_was_not_told_leaves_the_rest_
     services.now += 1
     untold(services, "run", app="synthetic", params={"x": 0.2})
     services.now += 3600
-    tell = Core._tell
+    tell = Core._tell_end
 
-    def once(core: Core, *said: Any) -> None:
+    def once(core: Core, row: Row) -> None:
         if len(core.events.log.read(0, 1000)[0]) > 1:
             core._lock_file.release()
             raise Killed
-        tell(core, *said)
+        tell(core, row)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Core, "_tell", once)
+        patch.setattr(Core, "_tell_end", once)
         services.one.close()
         with pytest.raises(Killed):
             Service(services.root)
