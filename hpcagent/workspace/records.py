@@ -525,19 +525,10 @@ def _plain(one: Approval) -> dict[str, Any]:
     return {name: getattr(one, name) for name in names} | said | {"digest": one.digest, "request": asked}
 
 
-<<<<<<< HEAD
 def _negative(kept: tuple[str, int]) -> tuple[str, int]:
     return kept[0], -kept[1]
 
 
-def _share(cost: Mapping[str, Any], nodes: int) -> float:
-    """The share of its nodes that a run was charged for."""
-    whole = nodes * cost["wall_s"] / 3600
-    return min(1.0, cost["node_hours"] / whole) if whole > 0 else 1.0
-
-
-=======
->>>>>>> 564186b082ddd36e17327343a278c072f5726154
 def _written_at(path: Path) -> float:
     """When a file was last written, in Unix seconds; 0 where it is not there."""
     try:
