@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from hpcagent.errors import BadInput, nearest
 
-__all__ = ["GROUPS", "Offer", "load", "offered", "offers", "path_of"]
+__all__ = ["GROUPS", "Offer", "import_no_paths", "load", "offered", "offers", "path_of", "refuse_path"]
 
 GROUPS: Mapping[str, str] = {
     "apps": "app",
@@ -89,6 +89,32 @@ def path_of(group: str, name: str) -> str | None:
     return next(iter(found), None)
 
 
+class _Paths:
+    imported = True
+
+
+def import_no_paths() -> None:
+    """From now on this process imports nothing that is named by a path, only what has a name.
+
+    For a process that serves several people, who name what they want before anybody has let it through.
+    """
+    _Paths.imported = False
+
+
+def refuse_path(what: str, path: str) -> None:
+    """Refuse to import a module by its path, where this process imports none.
+
+    Raises:
+        BadInput: It imports none.
+    """
+    if not _Paths.imported:
+        raise BadInput(
+            f"the {what} {path!r} is code of somebody's own, and a workspace's service imports none. Run what "
+            "needs it with `hpcagent run`, or have it offered by an installed package (docs/howto/own_parts.md).",
+            value=path,
+        )
+
+
 def load(group: str, name: str, built_in: Mapping[str, str]) -> Any:
     """Return what a name of a group stands for.
 
@@ -98,7 +124,7 @@ def load(group: str, name: str, built_in: Mapping[str, str]) -> Any:
         built_in: hpcagent's own: name -> dotted path.
 
     Raises:
-        BadInput: There is nothing of that name, or it cannot be imported.
+        BadInput: There is nothing of that name, it cannot be imported, or is a path where none is imported.
 
     Example:
         >>> load("policies", "half", {"half": "fractions:Fraction"})(1, 2)
@@ -110,6 +136,8 @@ def load(group: str, name: str, built_in: Mapping[str, str]) -> Any:
     path = built_in.get(name) or path_of(group, name) or (name if ":" in name else None)
     if path is None:
         raise BadInput(f"unknown {what} {name!r}; {nearest(name, (*built_in, *offered(group)))}", value=name)
+    if path == name:
+        refuse_path(what, path)
     module, _, attribute = path.partition(":")
     try:
         found: Any = import_module(module)

@@ -38,6 +38,7 @@ from hpcagent.workspace.plain_campaigns import (
     check_options,
     check_values,
     is_name,
+    names_path,
     packaged_campaign,
 )
 from hpcagent.workspace.references import is_function, sandbox_of
@@ -419,16 +420,7 @@ def names_code(campaign: Campaign) -> bool:
     policy = campaign.policy
     # The values of a sweep are those of its parameters.
     options = {} if policy.name == SWEEP else policy.options
-    return ":" in policy.name or _has_path(options) or _has_path(campaign.until.toml())
-
-
-def _has_path(value: Any) -> bool:
-    """Whether a word among plain data is the path of a class, `package.module:Class`."""
-    if isinstance(value, Mapping):
-        return any(_has_path(one) for pair in value.items() for one in pair)
-    if isinstance(value, list | tuple):
-        return any(map(_has_path, value))
-    return isinstance(value, str) and ":" in value
+    return ":" in policy.name or names_path(options) or names_path(campaign.until.toml())
 
 
 def refuse_function(campaign: str) -> None:

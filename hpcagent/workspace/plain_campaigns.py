@@ -27,6 +27,7 @@ __all__ = [
     "check_policy",
     "check_values",
     "is_name",
+    "names_path",
     "packaged_campaign",
 ]
 
@@ -151,12 +152,12 @@ def check_values(campaign: Campaign, *, known: Mapping[str, Any] | None = None) 
 def check_options(campaign: Campaign) -> None:
     """Have a campaign's policy made, as its coordinator will: what it does not take is refused at once.
 
-    One of somebody's own is code, which is imported where it runs.
+    One of somebody's own, or with a class of somebody's own, is code, which is imported where it runs.
 
     Raises:
         NotAllowed: It has no such option, or does not take its value or the objective.
     """
-    if ":" in campaign.policy.name:
+    if ":" in campaign.policy.name or names_path(campaign.policy.options):
         return
     try:
         policy_of(campaign)
@@ -272,6 +273,11 @@ def _words(value: Any, path: str) -> Iterator[tuple[str, str]]:
     elif isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         for i, one in enumerate(value):
             yield from _words(one, f"{path}[{i}]")
+
+
+def names_path(value: Any) -> bool:
+    """Whether a word among plain data is the path of a class, `package.module:Class`."""
+    return any(":" in word for _, word in _words(value, ""))
 
 
 def _refused(field: str, value: Any, allowed: str) -> NotAllowed:

@@ -29,6 +29,7 @@ from typing import Any
 from hpcagent.errors import BadInput, HpcAgentError, RunDirLocked
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Caller
+from hpcagent.offered import import_no_paths
 from hpcagent.shown import plain
 from hpcagent.workspace.afterwards import AFTERWARDS
 from hpcagent.workspace.calls import CHANGES, SERVED
@@ -329,6 +330,7 @@ def serve_here(root: Path, begun: Callable[[], None]) -> None:
 
 def main() -> None:
     """Serve the workspace that is named: `python -m hpcagent.workspace.service FOLDER`."""
+    import_no_paths()
     try:
         serve_here(Path(sys.argv[1]), lambda: None)
     except RunDirLocked as error:

@@ -24,6 +24,7 @@ from hpcagent.model.objective import Constraint, Goal, Objective
 from hpcagent.model.parameter import Choice, Float, Int, Parameter, Params
 from hpcagent.model.records import Observation
 from hpcagent.model.space import Space
+from hpcagent.offered import refuse_path
 from hpcagent.policies.adapters.common import Adapter, isolated, needed, table
 from hpcagent.policies.adapters.imputation import Told, believed
 from hpcagent.policies.base import make_policy
@@ -144,6 +145,7 @@ def _loaded(path: str) -> Any:
     module, colon, attribute = str(path).partition(":")
     if not (module and colon and attribute):
         raise BadInput(f"policy 'gest' needs generator='package.module:Class'; got {path!r}.", value=path)
+    refuse_path("generator", path)
     try:
         found = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:

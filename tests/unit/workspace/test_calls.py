@@ -401,6 +401,28 @@ def test_code_that_a_campaigns_policy_or_end_names_is_somebodys_own(root, tmp_pa
     core.close()
 
 
+def test_the_service_imports_no_class_that_a_campaign_names_whoever_lets_it_through(root, tmp_path, monkeypatch):
+    (tmp_path / "own_end_17.py").write_text(OWN_END)
+    noting = "import os, pathlib; pathlib.Path(__file__ + str(os.getpid())).touch()\n"
+    (tmp_path / "own_end_18.py").write_text(noting + OWN_END.replace("own_end_17", "own_end_18"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with ha.Workspace(root) as there:
+        service = there.about()["pid"]
+        for more in (
+            {"until": {"own_end_17:Never": {}}},
+            {"policy": {"name": "portfolio", "ladder": ["sobol", "own_end_17:Nothing"]}},
+        ):
+            whole = {"toml": sweep_of_synthetic(**more).replace("own_end_17", "own_end_18"), "app": "synthetic"}
+            if "until" in more:
+                with pytest.raises(BadInput, match=r"'own_end_18:Never' is code of somebody's own"):
+                    there._call("start", campaign=whole)
+            else:
+                there._call("start", campaign=whole)  # what runs it imports it
+            assert not (tmp_path / f"own_end_18.py{service}").exists()
+        there.end(runs=True)
+    assert list(tmp_path.glob("own_end_18.py?*"))
+
+
 def test_a_damaged_record_of_an_app_is_written_anew_when_it_comes_along_again(core):
     who = me(core)
     done(core, who, "own_apps_17:scaled", {"x": 0.5})
