@@ -38,6 +38,8 @@ MOST_REFUSALS = 1000
 MOST_OF_TOOLS = 1000
 """The last lines about tools that are known: what was written and not told is among them."""
 
+OF_ROW = ("manifest", "request", "shares", "note", "approval", "label", "settings", "code")
+"""What a line of the journal may have of a run or campaign, by the names that it has of its row."""
 OF_EXTENSION = ("state", "ended_at", "request", "before", "went_s", "again_at", "again_behind", "changes")
 """What of a campaign is another when it is let go on."""
 
@@ -154,16 +156,8 @@ class Records:
                 self._asked(event)
                 if event.get("approval"):  # its own line may be damaged
                     self.approvals.mark_used(event["approval"], event["id"])
-            elif kind == "ended":
-                self._ended(event)
-            elif kind == "paid_by":
-                self._paid_by(event)
-            elif kind == "extended":
-                self._extended(event)
-            elif kind == "not_extended":
-                self._not_extended(event)
-            elif kind == "expired":
-                self._expired(event)
+            elif kind in FOLLOWS:
+                FOLLOWS[kind](self, event)
             elif kind == "removed":
                 for identity in event["runs"]:
                     self._to_remove.pop(identity, None)
@@ -236,17 +230,10 @@ class Records:
             state="pending",
             asked_at=event["at"],
             execution_id=event["work"],
-            manifest=event.get("manifest", {}),
-            request=event.get("request", {}),
-            shares=event.get("shares", ""),
-            inputs=tuple(event.get("inputs", ())),
-            note=event.get("note", ""),
-            approval=event.get("approval", ""),
-            label=event.get("label", ""),
             reference=event.get("reference", event["app"]),
-            settings=event.get("settings", {}),
-            code=event.get("code", ""),
+            inputs=tuple(event.get("inputs", ())),
             cause=tuple(event.get("cause", ())),
+            **{name: event[name] for name in OF_ROW if name in event},
         )
         shared = self.rows.get(row.shares)
         row.job = row.id if shared is None else shared.job
@@ -510,6 +497,16 @@ class Records:
                 "people": people,
                 "accuracy": self.experience.accuracy(caller),
             }
+
+
+FOLLOWS: Mapping[str, Callable[[Records, Mapping[str, Any]], object]] = {
+    "ended": Records._ended,
+    "paid_by": Records._paid_by,
+    "extended": Records._extended,
+    "not_extended": Records._not_extended,
+    "expired": Records._expired,
+}
+"""What follows from a line of the journal, by what it says."""
 
 
 def sandbox_tiers() -> dict[str, str]:
