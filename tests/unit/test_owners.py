@@ -36,7 +36,8 @@ def theirs(monkeypatch):
         found = real(path, *args, **options)
         if str(path) not in given:
             return found
-        return os.stat_result((*found[:4], STRANGER.pw_uid, *found[5:10]))
+        named = {name: getattr(found, name) for name in dir(found) if name.startswith("st_")}
+        return os.stat_result((*found[:4], STRANGER.pw_uid, *found[5:10]), named)
 
     monkeypatch.setattr("hpcagent.owners.os.stat", stat)
     return lambda path: given.add(str(path))
