@@ -321,6 +321,7 @@ def serve_here(root: Path, begun: Callable[[], None]) -> None:
         RunDirLocked: Another process serves it.
         BadInput: It is no workspace, or `workspace.toml` is wrong.
     """
+    import_no_paths()
     service = Service(root)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: service.end())
@@ -330,7 +331,6 @@ def serve_here(root: Path, begun: Callable[[], None]) -> None:
 
 def main() -> None:
     """Serve the workspace that is named: `python -m hpcagent.workspace.service FOLDER`."""
-    import_no_paths()
     try:
         serve_here(Path(sys.argv[1]), lambda: None)
     except RunDirLocked as error:

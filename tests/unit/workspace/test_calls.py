@@ -7,6 +7,7 @@ import json
 import math
 import os
 import pickle
+import subprocess
 import sys
 import textwrap
 import time
@@ -421,6 +422,23 @@ def test_the_service_imports_no_class_that_a_campaign_names_whoever_lets_it_thro
             assert not (tmp_path / f"own_end_18.py{service}").exists()
         there.end(runs=True)
     assert list(tmp_path.glob("own_end_18.py?*"))
+
+
+def test_a_service_in_the_foreground_imports_no_class_either(root, tmp_path, monkeypatch):
+    (tmp_path / "own_end_17.py").write_text(OWN_END)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with subprocess.Popen([sys.executable, "-m", "hpcagent.cli", "serve", "--workspace", root]) as served:
+        try:
+            there = ha.Workspace(root)
+            until = time.monotonic() + PATIENCE_S
+            while not (root / "service.json").exists() and time.monotonic() < until:
+                time.sleep(0.05)
+            assert there.about()["pid"] == served.pid
+            whole = {"toml": sweep_of_synthetic(until={"own_end_17:Never": {}}), "app": "synthetic"}
+            with pytest.raises(BadInput, match=r"'own_end_17:Never' is code of somebody's own"):
+                there._call("start", campaign=whole)
+        finally:
+            served.terminate()
 
 
 def test_a_damaged_record_of_an_app_is_written_anew_when_it_comes_along_again(core):
