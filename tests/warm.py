@@ -12,6 +12,7 @@ import ctypes
 import fcntl
 import gc
 import importlib
+import inspect
 import json
 import os
 import random
@@ -73,6 +74,13 @@ NEEDED = (
     *("hpcagent.mcp.http", "hpcagent.mcp.stdio"),
 )
 LONGEST = 1 << 20
+ENDS = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+"""What `Popen` calls the ends of the pipes, and the streams, of a process."""
+USUAL = {
+    **{"executable": None, "preexec_fn": None, "close_fds": True, "pass_fds": (), "shell": False},
+    **{"gid": None, "gids": None, "uid": None, "umask": -1, "process_group": -1},
+}
+"""What a fork has not got: a process that is started with any other is started as ever."""
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LIMITS = tuple(number for name, number in sorted(vars(resource).items()) if name.startswith("RLIMIT_"))
 ROOM = "HPCAGENT_TESTS_ROOM"
@@ -255,14 +263,14 @@ class Forking(subprocess.Popen[Any]):
         return started.asked(asked, moved)
 
     def _execute_child(self, *given: Any) -> None:
-        names = ("command", "executable", "preexec_fn", "close_fds", "pass_fds", "cwd", "env")
-        options = dict(zip(names, given[:7], strict=True))
-        stdin, _, _, stdout, _, stderr = ends = given[10:16]
-        asked = self.as_asked(options.pop("command"), options)
+        options = dict(zip(inspect.signature(super()._execute_child).parameters, given, strict=True))  # type: ignore[misc]
+        ends = [options[name] for name in ENDS]
+        stdin, _, _, stdout, _, stderr = ends
+        asked = self.as_asked(options["args"], options)
         if asked is not None:
             streams = [own if end == -1 else end for own, end in enumerate((stdin, stdout, stderr))]
             here = {
-                "own_session": given[21],
+                "own_session": options["start_new_session"],
                 "cwd": str(options["cwd"] or Path.cwd()),
                 "env": dict(os.environ if options["env"] is None else options["env"]),
             }
@@ -309,7 +317,7 @@ def asked_of(command: Any, options: Mapping[str, Any]) -> dict[str, Any] | None:
     """A command that starts the interchange of a site, or its workers on this machine, as what to ask a fork for."""
     from hpcagent.sites.launch import python_command
 
-    if not isinstance(command, list) or options["executable"] is not None or options["preexec_fn"] is not None:
+    if not isinstance(command, list) or any(options.get(name, usual) != usual for name, usual in USUAL.items()):
         return None
     words = block_command(Path(command[1])) if len(command) == 2 else [str(word) for word in command]
     environment = os.environ if options["env"] is None else options["env"]

@@ -13,6 +13,7 @@ from hpcagent.errors import BadInput, NotPermitted
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.mcp.approving import shell_words
 from hpcagent.mcp.callers import Caller
+from hpcagent.mcp.excerpt import params_in_words
 from hpcagent.mcp.said import clean_text
 
 __all__ = ["Ask", "Question", "confirm", "let_through", "one_at_a_time"]
@@ -25,7 +26,7 @@ class Question:
     Attributes:
         approval: Its id; empty where the gate asks for none.
         words: What would run, at what cost at most, and why a person has to decide.
-        params: Its parameters, as JSON.
+        params: Its parameters; of long ones both ends, and what is not shown is said.
         agent: The specialist that asks.
         says: What the model says it is for; not checked.
     """
@@ -122,7 +123,7 @@ def _question(refused: NotAllowed, request: Mapping[str, Any], agent: str) -> Qu
     return Question(
         approval=refused.approval,
         words=clean_text(refused.why, 1500),
-        params=clean_text(json.dumps(request["params"], sort_keys=True), 1500),
+        params=params_in_words(request["params"]),
         agent=agent,
         says=clean_text(json.dumps(says), 500) if says else "",
     )

@@ -125,8 +125,10 @@ class Register:
             self._look_at = worth
             return
         self._look_at = 2 * self._last.n
+        # Each line says for which time: one that was the same in the old file would be taken for it.
+        lines = [sealed(n, {**entry, _COMPACTED: self._times + 1}) for n, entry in enumerate(kept, 1)]
         with contextlib.suppress(StoreFull):  # it costs room, nothing else
-            write_whole(self.path, [sealed(n, entry) for n, entry in enumerate(kept, 1)])
+            write_whole(self.path, lines)
             self._restart()
             self._look_at = worth
             self.catch_up()

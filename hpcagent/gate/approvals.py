@@ -11,10 +11,12 @@ from hpcagent.errors import BadInput, NotThere
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.request import Request
 
-__all__ = ["Approval", "Approvals"]
+__all__ = ["OF_APPROVALS", "Approval", "Approvals"]
+
+OF_APPROVALS = ("approval_asked", "approval_granted", "approval_denied", "approval_used")
+"""Lines of a journal about approvals."""
 
 State = Literal["pending", "granted", "denied", "used", "expired"]
-
 
 MOST_PENDING = 100
 """Approvals of one person that may be pending at a time: a person has to read them."""

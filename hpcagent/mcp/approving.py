@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 import secrets
 import threading
 from collections.abc import Callable, Mapping
@@ -20,6 +18,7 @@ from hpcagent.catalog import app_names, find_app
 from hpcagent.errors import NotPermitted
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.mcp.callers import Caller, Scope
+from hpcagent.mcp.excerpt import params_in_words
 from hpcagent.mcp.said import clean_text
 from hpcagent.mcp.threads import in_thread
 
@@ -31,7 +30,6 @@ __all__ = [
     "can_ask",
     "confirmed",
     "let_through",
-    "params_in_words",
     "shell_words",
 ]
 
@@ -42,9 +40,6 @@ GRANTS: Scope = "tools:admin"
 """The scope of a token by which a yes through the client grants: a client speaks for its person."""
 QUESTION = "approval"
 LONGEST_QUESTION = 3000
-ROOM_FOR_BOTH = 120
-"""Characters of a value from which on both of its ends are shown."""
-_BLANKS = re.compile(r"\s{12,}")
 
 
 class Yes(BaseModel):
@@ -219,48 +214,6 @@ def _units(pending: Mapping[str, Any]) -> str:
     named = pending["params"]
     known = [p for p in space.parameters if p.name in named and p.kind in ("float", "int")]
     return ", ".join(f"{p.name} in {'pure numbers' if p.unit == '1' else p.unit}" for p in known)
-
-
-def params_in_words(params: Mapping[str, Any], most: int = 1500) -> str:
-    """Each parameter and its value in brief, so that a long one hides no other; what is left out is said.
-
-    Example:
-        >>> params_in_words({"skin": 2.0, "x": "a" * 4000}, 128)
-        '"skin": 2.0, "x": "aaaaaaaaaaaaaaaaaaaaaaa... (4002 characters)'
-    """
-    said: list[str] = []
-    each = max(24, min(400, most // (2 * max(1, len(params)))) - 40)
-    for name in sorted(params):
-        value = json.dumps(params[name], ensure_ascii=True, sort_keys=True)
-        if len(value) > each:
-            value = _both_ends(params[name], value, each)
-        said.append(clean_text(f'"{name}": {value}'))
-        if sum(map(len, said)) > most - 100 and len(said) < len(params):
-            left = len(params) - len(said)
-            said.append(f"and {left} more that are not shown here: `hpcagent workspace approvals` shows them")
-            break
-    return ", ".join(said) or "none"
-
-
-def _both_ends(given: Any, value: str, most: int) -> str:
-    """A long value in brief: how it begins and ends, and blanks in a row counted, so that none hides what follows.
-
-    Args:
-        given: The value.
-        value: The same as JSON.
-        most: Characters of it at most.
-    """
-    size = f"{len(value)} characters"
-    if most < ROOM_FOR_BOTH:
-        return f"{value[:most]}... ({size})"
-    text = given if isinstance(given, str) else value
-    shown = json.dumps(_BLANKS.sub(lambda gap: f" [{len(gap[0])} BLANKS] ", given)) if text is given else value
-    if len(shown) <= most:
-        return f"{shown} ({size})"
-    digest = hashlib.sha256(text.encode(errors="replace")).hexdigest()
-    begin, end = shown[: most * 3 // 5], shown[-(most * 2 // 5) :]
-    where = "`hpcagent workspace approvals` shows all of it"
-    return f"{begin}... ({size}) [NOT ALL SHOWN: {where}; SHA-256 {digest}] ...{end}"
 
 
 def _with_words(refused: NotAllowed) -> NotAllowed:

@@ -1,19 +1,28 @@
-"""A long text in a question to a person: its lines with their numbers, and what of it is not shown."""
+"""Long texts and parameters in a question to a person: what is shown of them, and what is not."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from hpcagent.shown import plain
 
-__all__ = ["Excerpt", "excerpt_of", "without_gaps"]
+__all__ = ["Excerpt", "excerpt_of", "params_in_words", "without_gaps"]
 
 LONGEST_LINE = 160
 """Characters of a line; of a longer one both ends are shown."""
 MOST_BLANK = 2
 """Blank lines in a row that are shown as such."""
+LEAST_OF_LONG, MOST_OF_LONG = 120, 600
+"""Characters of a long parameter at least and at most."""
+MARK_OF_LONG = 120
+"""What says that not all of it is shown."""
 _GAP = re.compile(r"(?<=\S)[^\S\n]{12,}|[^\S\n]{60,}")
+_BLANKS = re.compile(r"\s{12,}")
 
 
 @dataclass(frozen=True)
@@ -113,3 +122,55 @@ def without_gaps(line: str) -> str:
         'x = 1 [300 BLANKS] ; evil()'
     """
     return _GAP.sub(lambda found: f" [{len(found[0])} BLANKS] ", line)
+
+
+def params_in_words(params: Mapping[str, Any], most: int = 1800) -> str:
+    """Each parameter and its value: short ones whole, of long ones both ends and the SHA-256 of the whole.
+
+    Args:
+        params: The parameters.
+        most: Characters at most, but for the last one; how many are not shown is said.
+
+    Example:
+        >>> params_in_words({"skin": 2.0, "lines": "echo ok" + 5000 * " " + "rm -rf data"})
+        '"lines": "echo ok [5000 BLANKS] rm -rf data" (5018 characters), "skin": 2.0'
+    """
+    values = {name: _in_json(params[name]) for name in sorted(params)}
+    long = sum(len(value) > LEAST_OF_LONG for value in values.values())
+    room = most - sum(len(name) + 6 for name in values) - long * MARK_OF_LONG
+    each = min(MOST_OF_LONG, max(LEAST_OF_LONG, _share(map(len, values.values()), room)))
+    whole = all(len(value) <= each for value in values.values())
+    said: list[str] = []
+    for name, value in values.items():
+        if sum(map(len, said)) > most - LEAST_OF_LONG:
+            said.append(f"and {len(values) - len(said)} more that are NOT SHOWN")
+            whole = False
+            break
+        said.append(f"{plain(json.dumps(name))}: {_both_ends(params[name], value, each)}")
+    words = ", ".join(said) or "none"
+    return words if whole else f"{words}; `hpcagent workspace approvals` shows all of it"
+
+
+def _in_json(given: Any) -> str:
+    """A value as JSON, with the blanks in a row of a text counted."""
+    if isinstance(given, str):
+        given = _BLANKS.sub(lambda gap: f" [{len(gap[0])} BLANKS] ", given)
+    return plain(json.dumps(given, ensure_ascii=True, sort_keys=True))
+
+
+def _share(lengths: Iterable[int], room: int) -> int:
+    """What each may have at most of some room: those that need less leave the rest to the others."""
+    left = sorted(lengths)
+    while left and left[0] <= room // len(left):
+        room -= left.pop(0)
+    return room // len(left) if left else MOST_OF_LONG
+
+
+def _both_ends(given: Any, shown: str, most: int) -> str:
+    """A value in brief: how it begins and ends, how long the whole is, and its SHA-256."""
+    text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=True, sort_keys=True)
+    if len(shown) <= most:
+        return shown if len(text) <= most else f"{shown} ({len(text)} characters)"
+    digest = hashlib.sha256(text.encode(errors="replace")).hexdigest()
+    begin, end = shown[: most * 3 // 5], shown[-(most * 2 // 5) :]
+    return f"{begin}... [NOT ALL SHOWN: {len(text)} characters, SHA-256 {digest}] ...{end}"

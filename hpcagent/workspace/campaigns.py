@@ -403,7 +403,7 @@ class Campaigns(Booking):
         try:
             stop_run(self._workdir(row))
         except (HpcAgentError, TimeoutError) as error:
-            self.news.append(f"the campaign {row.id} was not stopped: {plain(str(error))}")
+            self._say(f"the campaign {row.id} was not stopped: {plain(str(error))}")
         self._look_at_campaigns()
 
 

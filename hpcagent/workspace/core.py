@@ -154,7 +154,7 @@ class Core(CatalystCalls):
             try:
                 self.expire(self._owner)
             except (HpcAgentError, OSError) as error:
-                self.news.append(f"old folders were not removed: {error}")
+                self._say(f"old folders were not removed: {error}")
         self._count_inputs()
 
     def _count_inputs(self) -> None:

@@ -8,12 +8,11 @@ from typing import Any
 
 from hpcagent.contexts.event_log import EventLog
 
-__all__ = ["MOMENT_S", "OF_TOOLS", "Lately", "told_of"]
+__all__ = ["MOMENT_S", "OF_ADDED", "OF_TOOLS", "Lately", "told_of"]
 
-OF_TOOLS = (
-    *("tool_registered", "tool_approved", "tool_rejected", "tool_removed", "tool_changed"),
-    *("app_added", "app_approved", "app_rejected", "app_removed"),
-)
+OF_ADDED = ("app_added", "app_approved", "app_rejected", "app_removed")
+"""Lines about added apps."""
+OF_TOOLS = ("tool_registered", "tool_approved", "tool_rejected", "tool_removed", "tool_changed", *OF_ADDED)
 """Lines about tools and added apps that tell an event."""
 # Of one moment: threads write lines, and tell them, beside each other.
 MOMENT_S = 60.0

@@ -37,10 +37,8 @@ def is_exhausted(there: Snapshot, campaign: Campaign, changes: Mapping[str, Any]
         campaign: With what is changed.
         changes: What that is.
     """
-    state, until = there.state, campaign.until
-    confirm, confirmed = campaign.confirming, (state.confirmed_budget, state.confirmed_cap)
-    to_confirm = confirm is not None and confirm.runs > 0
-    if to_confirm and (state.confirmed is None or confirmed != (until.budget(), until.cap())):
+    state, confirm = there.state, campaign.confirming
+    if confirm is not None and confirm.runs > 0 and not _is_confirmed(campaign, state):
         return False
     queue = Queue(there.folder, campaign, state, remark=lambda words: None)
     queue.look(force=True)
@@ -69,16 +67,22 @@ def runs_on_top(campaign: Campaign, state: State | None) -> int | None:
         campaign: With what is changed.
         state: What is on record; None where nothing is.
     """
-    planned, until = PlannedRuns(campaign), campaign.until
+    planned = PlannedRuns(campaign)
     if state is None:
         return planned.count([])
-    same = (state.confirmed_budget, state.confirmed_cap) == (until.budget(), until.cap())
-    confirmed = state.confirmed is not None and same and not planned.grown(state.manifests)
+    confirmed = _is_confirmed(campaign, state) and not planned.grown(state.manifests)
     whole = planned.count(state.manifests, confirmed=confirmed)
     if whole is None:
         return None
     # What was planned is run also beyond a budget.
     return max(whole - _finished(state), len(state.waiting()))
+
+
+def _is_confirmed(campaign: Campaign, state: State) -> bool:
+    """Whether the best points were run again, for the budget and cap that hold now."""
+    until = campaign.until
+    same = (state.confirmed_budget, state.confirmed_cap) == (until.budget(), until.cap())
+    return state.confirmed is not None and same
 
 
 def outside_of_what_ran(campaign: Campaign, state: State, runs: int | None) -> str:

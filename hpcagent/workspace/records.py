@@ -15,7 +15,7 @@ from hpcagent.apps.sandbox.tiers import tiers
 from hpcagent.contexts.events import EVERYONE, Events, Told
 from hpcagent.errors import HpcAgentError, NotThere, RunDirGone, RunDirLocked
 from hpcagent.gate.accounts import Accounts
-from hpcagent.gate.approvals import Approval, Approvals
+from hpcagent.gate.approvals import OF_APPROVALS, Approval, Approvals
 from hpcagent.gate.gate import Admission, Gate, refuse_secret
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Caller, Rules
@@ -27,7 +27,7 @@ from hpcagent.workspace.answered import Answered
 from hpcagent.workspace.changed import Changed
 from hpcagent.workspace.experience import Experience
 from hpcagent.workspace.folder import Folder, own_name
-from hpcagent.workspace.lines_told import OF_TOOLS
+from hpcagent.workspace.lines_told import OF_ADDED, OF_TOOLS
 from hpcagent.workspace.outbox import Outbox
 from hpcagent.workspace.rows import Row, as_given, job_facts, lost
 
@@ -152,34 +152,8 @@ class Records:
             kind = event["event"]
             if "call" in event:
                 self.answered.replay(event)
-            if kind == "asked":
-                self._asked(event)
-                if event.get("approval"):  # its own line may be damaged
-                    self.approvals.mark_used(event["approval"], event["id"])
-            elif kind in FOLLOWS:
+            if kind in FOLLOWS:
                 FOLLOWS[kind](self, event)
-            elif kind == "removed":
-                for identity in event["runs"]:
-                    self._to_remove.pop(identity, None)
-            elif kind == "inputs_kept":
-                self._inputs_kept(event)
-            elif kind == "inputs_removed":
-                for path in event["files"]:
-                    self.accounts.store(*_negative(self.kept_files.pop(path)))
-            elif kind == "took":
-                row = self.rows[event["id"]]
-                row.took = event.get("cost", {"node_hours": event["node_hours"]})
-                self.accounts.settle(row.owner, row.id, event["node_hours"], event["usd"])
-            elif kind.startswith("approval_"):
-                self.approvals.replay(event)
-            elif kind == "tool_approved":
-                self.tool_seals[event["name"], event["version"]] = event["seal"]
-            elif kind == "tool_rejected":
-                self.tool_seals.pop((event["name"], event["version"]), None)
-            elif kind in ("app_added", "app_approved", "app_rejected", "app_removed"):
-                self.added.replay(event)
-            elif kind == "damaged":
-                self.damaged += 1
             if kind in OF_TOOLS and math.isfinite(event["at"]):
                 self._of_tools.append(event)
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -243,6 +217,8 @@ class Records:
         self._touch(row, row.asked_at)
         if not row.shares:
             self._commit(row, row.asked_at)
+        if event.get("approval"):  # its own line may be damaged
+            self.approvals.mark_used(event["approval"], row.id)
         return row
 
     def _ended(self, event: Mapping[str, Any]) -> Row:
@@ -303,6 +279,16 @@ class Records:
             self._touch(row, event["at"])
             self.accounts.settle(row.owner, row.id, 0.0, 0.0, -size)
 
+    def _removed(self, event: Mapping[str, Any]) -> None:
+        for identity in event["runs"]:
+            self._to_remove.pop(identity, None)
+
+    def _took(self, event: Mapping[str, Any]) -> None:
+        """What it really took is known."""
+        row = self.rows[event["id"]]
+        row.took = event.get("cost", {"node_hours": event["node_hours"]})
+        self.accounts.settle(row.owner, row.id, event["node_hours"], event["usd"])
+
     def _inputs_kept(self, event: Mapping[str, Any]) -> None:
         """Files of runs are kept for others to read, or take another room now; they stay whose they were first."""
         sizes = {str(path): int(size) for path, size in event["files"].items()}
@@ -312,6 +298,21 @@ class Records:
             owner, before = self.kept_files.get(path, (str(event["by"]), 0))
             self.kept_files[path] = owner, size
             self.accounts.store(owner, size - before)
+
+    def _inputs_removed(self, event: Mapping[str, Any]) -> None:
+        for path in event["files"]:
+            owner, size = self.kept_files.pop(path, ("", 0))  # the line that it was kept may be damaged
+            self.accounts.store(owner, -size)
+
+    def _tool_approved(self, event: Mapping[str, Any]) -> None:
+        self.tool_seals[event["name"], event["version"]] = event["seal"]
+
+    def _tool_rejected(self, event: Mapping[str, Any]) -> None:
+        self.tool_seals.pop((event["name"], event["version"]), None)
+
+    def _damaged(self, event: Mapping[str, Any]) -> None:
+        """A line before it is damaged, and was so when an earlier service read it."""
+        self.damaged += 1
 
     def _extended(self, event: Mapping[str, Any]) -> None:
         """A campaign that had ended goes on, with what was let through since."""
@@ -365,7 +366,7 @@ class Records:
             try:
                 rules = self.folder.read_rules()
             except HpcAgentError as error:
-                self.news.append(f"the rules as they were still hold: {error.message}")
+                self._say(f"the rules as they were still hold: {error.message}")
                 return
             self.rules = self.gate.rules = rules
             self.approvals.expires_s = rules.approval_expires_s
@@ -500,11 +501,21 @@ class Records:
 
 
 FOLLOWS: Mapping[str, Callable[[Records, Mapping[str, Any]], object]] = {
+    "asked": Records._asked,
     "ended": Records._ended,
+    "took": Records._took,
     "paid_by": Records._paid_by,
     "extended": Records._extended,
     "not_extended": Records._not_extended,
     "expired": Records._expired,
+    "removed": Records._removed,
+    "inputs_kept": Records._inputs_kept,
+    "inputs_removed": Records._inputs_removed,
+    "tool_approved": Records._tool_approved,
+    "tool_rejected": Records._tool_rejected,
+    "damaged": Records._damaged,
+    **dict.fromkeys(OF_APPROVALS, lambda records, event: records.approvals.replay(event)),
+    **dict.fromkeys(OF_ADDED, lambda records, event: records.added.replay(event)),
 }
 """What follows from a line of the journal, by what it says."""
 
@@ -520,10 +531,6 @@ def _plain(one: Approval) -> dict[str, Any]:
     shown = as_given(asked.get("params", {}), asked.get("given", {}))
     said = {"params": shown, "asked_why": asked.get("why", "")}
     return {name: getattr(one, name) for name in names} | said | {"digest": one.digest, "request": asked}
-
-
-def _negative(kept: tuple[str, int]) -> tuple[str, int]:
-    return kept[0], -kept[1]
 
 
 def _written_at(path: Path) -> float:

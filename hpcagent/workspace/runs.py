@@ -190,7 +190,7 @@ class Runs(Looking):
             if new:
                 self.gate.check_file(caller, path.rpartition("/")[2], size)
                 # First the line: killed behind it, the next service sees that there is no such file.
-                self._written_down({"event": "inputs_kept", "by": caller.name, "files": {path: size}})
+                self._files_kept(caller.name, {path: size})
             self._being_kept[path] += 1
         try:
             yield
@@ -201,12 +201,13 @@ class Runs(Looking):
                 self._being_kept += Counter()  # without those that are 0
                 if not there and path in self.kept_files:
                     with contextlib.suppress(StoreError):  # it is counted anew within an hour
-                        self._written_down({"event": "inputs_removed", "files": [path]})
+                        self._files_gone([path])
 
-    def _written_down(self, event: dict[str, Any]) -> None:
-        event["at"] = self._clock()
-        self._write(event)
-        self._replay(event)
+    def _files_kept(self, by: str, files: Mapping[str, int]) -> None:
+        self._take_down({"event": "inputs_kept", "by": by, "files": files, "at": self._clock()})
+
+    def _files_gone(self, files: Sequence[str]) -> None:
+        self._take_down({"event": "inputs_removed", "files": files, "at": self._clock()})
 
     def count_inputs(self) -> None:
         """Have the journal say what is kept for runs to read: what was removed, and what takes another room now.
@@ -220,9 +221,9 @@ class Runs(Looking):
         gone = sorted(known.keys() - there.keys())
         other = {path: n for path, n in there.items() if known.get(path) != n}
         if gone:
-            self._written_down({"event": "inputs_removed", "files": gone})
+            self._files_gone(gone)
         if other:
-            self._written_down({"event": "inputs_kept", "by": "", "files": other})
+            self._files_kept("", other)
 
     def run(
         self,

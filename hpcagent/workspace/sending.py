@@ -37,7 +37,7 @@ class Sending(Telling):
     def __init__(self, root: Path, *, clock: Callable[[], float] = time.time, apart: bool = False) -> None:
         super().__init__(root, clock=clock)
         self.store = AppStore(self.folder.apps)
-        self.sites = Sites(self.folder, lambda: self.rules, self.store, tell=self.news.append, apart=apart)
+        self.sites = Sites(self.folder, lambda: self.rules, self.store, tell=self._say, apart=apart)
         self._late: list[tuple[Row, Result, float]] = []  # results that are not in the journal yet
 
     def _send(self, row: Row, app: App, manifest: Manifest, taken: Sequence[Mapping[str, Any]]) -> None:

@@ -79,7 +79,7 @@ class Telling(Records):
                 "on_resource_modified", said, owner=caller.name, readers=readers, by="workspace", key=key
             )
         except StoreError as error:  # as everywhere it costs the event, not the change
-            self.news.append(error.message)
+            self._say(error.message)
         self.outbox.wake()
         return {"resource": resource, "action": said["action"]}
 

@@ -398,7 +398,7 @@ class Registered(Following):
             try:
                 self._try_one(name)
             except Exception as error:  # the next tool is tried all the same
-                self.news.append(f"the tests of the tool {name} could not run: {plain(str(error))}")
+                self._say(f"the tests of the tool {name} could not run: {plain(str(error))}")
             finally:
                 with self._turn:
                     self._trying.discard(name)
@@ -465,7 +465,7 @@ class Registered(Following):
         try:
             told = Lately.told(self.events.log)
         except HpcAgentError as error:
-            self.news.append(f"whether all events were told is not known: {error.message}")
+            self._say(f"whether all events were told is not known: {error.message}")
             return
         lines: list[tuple[float, str, Callable[[], None]]] = [
             (row.ended_at, row.end_key, partial(self._tell_end, row)) for row in self.rows.values() if row.over

@@ -36,7 +36,12 @@ for engine in json.loads(sys.argv[3]):
             orders = [order("mpi", "mpi", nodes=2, ranks_per_node=2)]
         else:
             orders = [order(f"{engine}-1", "fine"), order(f"{engine}-2", "crashes"), order(f"{engine}-3", "fine")]
-        told[engine] = there.submit(entry, protocol.run(root, orders)).result(150)
+        answer = there.submit(entry, protocol.run(root, orders))
+        try:
+            told[engine] = answer.result(150)
+        except TimeoutError:  # the SDK would wait for it at its end
+            print(f"no answer of {engine} within 150 s", file=sys.stderr, flush=True)
+            os._exit(1)
 print(json.dumps(told))
 """
 

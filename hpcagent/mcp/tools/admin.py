@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from hpcagent.errors import BadInput
-from hpcagent.mcp.approving import Confirm, params_in_words, shell_words
+from hpcagent.mcp.approving import Confirm, shell_words
 from hpcagent.mcp.callers import Caller
+from hpcagent.mcp.excerpt import params_in_words
 from hpcagent.mcp.serving import Answer, tool
 
 __all__ = ["decide_approval", "expire_runs", "get_costs", "get_workspace", "list_approvals"]

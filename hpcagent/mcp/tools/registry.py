@@ -32,6 +32,8 @@ LARGEST_CODE = 100_000
 MOST_WARNINGS = 5
 IN_THE_QUESTION = 900
 """Characters of a text that a question has room for at least; what else it says is cut before that."""
+OF_THE_WHOLE = 900
+"""Characters for the digest of all that is approved, its files, and where it is read."""
 
 ToolName = Annotated[str, Field(min_length=1, max_length=60, description="Name of a tool: that of its function.")]
 AgentName = Annotated[str, Field(min_length=1, max_length=60, description="Name of an agent.")]
@@ -209,7 +211,7 @@ def _to_approve(caller: Caller, asked: Mapping[str, Any]) -> Confirm | None:
         *warnings,
     ]
     room = LONGEST_QUESTION - sum(len(one) + 1 for one in question)
-    shown = excerpt_of(clean_text(text), max(IN_THE_QUESTION, room - 900))
+    shown = excerpt_of(clean_text(text), max(IN_THE_QUESTION, room - OF_THE_WHOLE))
     question += [_of_what(found, shown), shown.shown]
     return Confirm("\n".join(question), f"a person reads and approves it by `hpcagent tools approve {name}`")
 

@@ -152,6 +152,30 @@ one.register.compact()
     assert one.numbers == {"a": 59} and lines_in(path) == 2  # the first line, and what is needed
 
 
+def test_one_that_has_read_to_a_line_that_a_later_file_has_too_begins_anew(tmp_path, monkeypatch):
+    """Both files begin with lines of the same length, and the line that was read last is the same in both."""
+    monkeypatch.setattr(register_module, "SPARE", 3)
+    monkeypatch.setattr(register_module.time, "time", lambda: 1_700_000_000.25)
+    one, other = Tally(tmp_path / "tally.jsonl"), Tally(tmp_path / "tally.jsonl")
+
+    def compacted(number):
+        for value in (number, 10, 11, number, 10, 11, number, 10, 11, number):
+            one.set("a", value)
+            one.set("z", 50)
+        one.register.open()
+        assert lines_in(one.register.path) == 3
+
+    compacted(12)
+    other.register.catch_up()
+    assert other.numbers == {"a": 12, "z": 50}
+    compacted(13)
+    other.register.catch_up()
+    assert other.numbers == {"a": 13, "z": 50}
+    other.set("y", 1)
+    one.register.catch_up()
+    assert one.numbers == other.numbers == {"a": 13, "z": 50, "y": 1}
+
+
 @pytest.mark.slow
 def test_processes_that_write_and_compact_at_once_lose_nothing(tmp_path):
     path = tmp_path / "tally.jsonl"

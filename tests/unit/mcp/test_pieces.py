@@ -11,8 +11,7 @@ import anyio.to_thread
 import pytest
 
 from hpcagent.mcp import said, serving
-from hpcagent.mcp.approving import params_in_words
-from hpcagent.mcp.excerpt import excerpt_of
+from hpcagent.mcp.excerpt import excerpt_of, params_in_words
 from hpcagent.mcp.watching import notices_of
 
 SECRET = "Value-of-a-secret-1"
@@ -76,9 +75,9 @@ def test_a_number_is_a_number_that_there_is(drive, follow, wrong):
 
 def test_no_long_value_hides_another_in_a_question():
     words = params_in_words({"a": "x" * 100_000, "basis": "evil", "z": 1})
-    assert '"basis": "evil"' in words and '"z": 1' in words and "(100002 characters)" in words
+    assert '"basis": "evil"' in words and '"z": 1' in words and "NOT ALL SHOWN: 100000 characters" in words
     many = params_in_words({f"p{n}": "y" * 1000 for n in range(500)})
-    assert "more that are not shown here" in many and len(many) < 2000
+    assert "more that are NOT SHOWN" in many and len(many) < 2000
 
 
 def test_both_ends_of_a_long_value_are_in_a_question_and_the_digest_of_the_whole():
@@ -88,6 +87,24 @@ def test_both_ends_of_a_long_value_are_in_a_question_and_the_digest_of_the_whole
     assert "NOT ALL SHOWN" in words and "`hpcagent workspace approvals`" in words and len(words) < 800
     words = params_in_words({"lines": "echo ok" + 10_000 * "\n" + "rm -rf data" + 10_000 * " " + "; true"})
     assert "echo ok [10000 BLANKS] rm -rf data [10000 BLANKS] ; true" in words
+
+
+@pytest.mark.parametrize("others", [0, 5, 20])
+def test_both_ends_are_shown_however_many_parameters_there_are(others):
+    """The others are short: the room that they leave is the long one's."""
+    lines = "echo ok\n" + 5000 * "# nothing to see\n" + "rm -rf data\n"
+    words = params_in_words({"lines": lines} | {f"p{n}": n for n in range(others)})
+    digest = hashlib.sha256(lines.encode()).hexdigest()
+    assert "echo ok" in words and "rm -rf data" in words and f"SHA-256 {digest}" in words
+    assert f"{len(lines)} characters" in words and len(words) < 1500
+    assert all(f'"p{n}": {n}' in words for n in range(others))
+
+
+def test_long_values_share_the_room_of_a_question():
+    values = {f"lines{n}": f"begin{n}" + 900 * "x" + f"end{n}" for n in range(6)}
+    words = params_in_words(values)
+    assert all(f"begin{n}" in words and f"end{n}" in words for n in range(6))
+    assert all(hashlib.sha256(one.encode()).hexdigest() in words for one in values.values())
 
 
 def test_a_text_in_a_question_has_its_line_numbers_and_what_is_not_shown_cannot_be_made_up():

@@ -327,3 +327,11 @@ def test_what_a_version_before_has_left_counts_for_the_workspace(core):
     [(owner, size)] = core.kept_files.values()
     assert owner == "" and size > 0 and core.accounts.whole.bytes == whole + size
     core.close()
+
+
+def test_files_whose_line_was_damaged_keep_no_other_from_being_removed(core):
+    rules(core, "")
+    core._file_of(person(core, "ada"), with_files(core, a=b"a" * SIZE) + "a")
+    (path,) = core.kept_files
+    core._replay({"event": "inputs_removed", "files": ["of/nobody", path]})
+    assert used(core, "ada") == [0] and not core.kept_files and not core.damaged

@@ -88,6 +88,12 @@ COLD: Mapping[str, Any] = {**GUARD, "limits": [{"metric": "temperature", "op": "
 LONG = 200_000
 
 
+@pytest.fixture(autouse=True)
+def many_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks may take more than 2 % of a run: on a fast machine these runs are over before there would be a fourth."""
+    monkeypatch.setattr(watching, "_CHEAP", 2)
+
+
 def ordered(
     folder: Path,
     production: str,
