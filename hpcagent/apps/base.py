@@ -355,9 +355,11 @@ class App(Displayed, Record):
         site: Mapping[str, Any] | None = None,
         extends: str = "",
         times: float = 1.0,
+        estimates: Mapping[str, float] | None = None,
     ) -> Manifest:
         """Write down one run: parameters checked, defaults filled in, the execution id computed.
 
+        `estimates` has the manifest's fields `estimated_*`, in place of what the contract says.
         With `extends` it goes on from the end of that run, to `times` times the length of an ordinary one.
         `checked` says that `params` came from the space's own `validated`, `digest` saves working it out again.
         `site` (see `order`) has the environment of engines on the site: where their pseudopotentials are.
@@ -398,12 +400,12 @@ class App(Displayed, Record):
             batch=batch,
             index=index,
             resources=self.contract.resources_for(values),
-            estimated_runtime_s=self.contract.estimated_runtime_s,
             requested_by=requested_by,
             priority=priority,
             created_at=time.time(),
             extends=extends,
             times=times,
+            **{"estimated_runtime_s": self.contract.estimated_runtime_s, **(estimates or {})},
         )
 
     def order(
@@ -448,12 +450,12 @@ class App(Displayed, Record):
 
     def _settings_at(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """The settings, with the names of files that a point chooses: they lie in the run's own directory."""
-        names = [f.name for p in self.contract.space.parameters for f in p.files if params.get(p.name) == f.name]
+        names = [f.name for p in self.contract.space.choosing for f in p.files if params.get(p.name) == f.name]
         return {**self.settings, "chosen": names} if names else self.settings
 
     def _with_files(self, digest: str, params: Mapping[str, Any], files: Mapping[str, str]) -> str:
         """The digest with the files that decide the numbers at a point: declared, or chosen by it."""
-        return with_files(digest, {**files, **contents(self.contract.space.parameters, params)})
+        return with_files(digest, {**files, **contents(self.contract.space.choosing, params)})
 
     def _left_out(self, manifest: Manifest) -> dict[str, Any]:
         """The defaults of parameters that are left out of the manifest, for the function's arguments."""

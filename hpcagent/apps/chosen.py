@@ -102,7 +102,7 @@ def changed_choices(recorded: Space, given: Space) -> list[str]:
 def chosen(space: Space, params: Mapping[str, Any], folder: Path) -> dict[str, dict[str, str]]:
     """The files that a point chooses, for its order: parameter -> name, SHA-256 and where the copy of it is."""
     found = {}
-    for parameter in space.parameters:
+    for parameter in space.choosing:
         for file in parameter.files:
             if params.get(parameter.name) == file.name:
                 path = _keep(folder, file).absolute()

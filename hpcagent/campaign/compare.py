@@ -356,9 +356,10 @@ def projected(campaign: Campaign, seen: Sequence[Observation]) -> list[Observati
     """
     names = campaign.search.names
     middle = campaign.complete(campaign.search.middle)
-    constant = {name: value for name, value in middle.items() if name not in names}
+    others = [name for name in middle if name not in names]
+    constant = [middle[name] for name in others]
     return [
         replace(o, params={name: o.params[name] for name in names if name in o.params})
         for o in seen
-        if all(o.params.get(name) == value for name, value in constant.items())
+        if [o.params.get(name) for name in others] == constant
     ]

@@ -452,7 +452,8 @@ class Planner:
                         requested_by="user" if asked is None else self.campaign.policy.name,
                         digest=self.digest,
                         site=self.site,
-                    ).model_copy(update=estimate)
+                        estimates=estimate,
+                    )
                     self.state.add_manifest(manifest)
                     manifests.append(manifest)
                     continue
@@ -471,7 +472,8 @@ class Planner:
                         digest=self.digest,
                         checked=True,
                         site=self.site,
-                    ).model_copy(update=estimate)
+                        estimates=estimate,
+                    )
                 self.state.add_manifest(manifest)
                 manifests.append(manifest)
             event: dict[str, Any] = {"event": "manifests", "at": time.time()}

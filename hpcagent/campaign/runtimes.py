@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from hpcagent.campaign.record import Campaign
 from hpcagent.later import Later
-from hpcagent.model.base import Scalar
 from hpcagent.model.contract import Resources
 from hpcagent.model.parameter import Parameter, Params
 from hpcagent.model.records import Result
@@ -31,7 +30,8 @@ else:
 __all__ = ["Load", "RunTimes"]
 
 Array: TypeAlias = "NDArray[np.float64]"
-Column: TypeAlias = Callable[[Params], float]
+Columns: TypeAlias = tuple[tuple[float, ...], Callable[[Params], tuple[float, ...]]]
+"""Standard deviations of the prior, and the values from a run's parameters."""
 
 DRAWS = 160
 REMEMBERED = 1000
@@ -139,7 +139,7 @@ class RunTimes:
     def __init__(self, campaign: Campaign, *, node_cores: int | None = None) -> None:
         self._app, self._search = campaign.app, campaign.search
         self._columns = _columns(campaign)
-        self._prior = np.array([width for width, _ in self._columns])
+        self._prior = np.array([width for widths, _ in self._columns for width in widths])
         self._node_cores = node_cores
         self._rows: list[tuple[Array, float, bool]] = []  # row of the design, log of seconds, whether it failed
         self._going: list[tuple[Array, float]] = []
@@ -152,7 +152,7 @@ class RunTimes:
             guessed_s = contract.estimated_cost * 3600
         self._guessed_s = max(guessed_s, 1e-6)
         rng = np.random.default_rng(0)
-        self._normal = rng.standard_normal((DRAWS, len(self._columns)))
+        self._normal = rng.standard_normal((DRAWS, len(self._prior)))
         self._beta = self._normal.T
         self._scatter = np.ones(DRAWS)
         self._break_off = (0.0, 1.0, 0.0)
@@ -361,7 +361,7 @@ class RunTimes:
         return mean, factor, a, b
 
     def _guess(self) -> None:
-        width = np.full(len(self._columns), GUESS_SLOPE)
+        width = np.full(len(self._prior), GUESS_SLOPE)
         width[0] = GUESS
         self._beta = (self._normal * width).T
         self._beta[0] += math.log(self._guessed_s)
@@ -371,7 +371,7 @@ class RunTimes:
     # -- one run ------------------------------------------------------------------------------
 
     def _row(self, params: Params) -> Array:
-        return np.array([value(params) for _, value in self._columns])
+        return np.array([value for _, values in self._columns for value in values(params)])
 
     def _resources(self, params: Params) -> Resources:
         return self._app.contract.resources_for(params)
@@ -404,46 +404,44 @@ def _broken_off(short: int, runs: int, ratios: Array) -> tuple[float, float, flo
     return max(0.0, certain), float(ratios.mean()), share
 
 
-def _columns(campaign: Campaign) -> list[tuple[float, Column]]:
-    """The columns of the design: standard deviation of the prior, and the value from a run's parameters."""
+def _columns(campaign: Campaign) -> list[Columns]:
+    """The columns of the design."""
     contract, search = campaign.app.contract, campaign.search
-    columns: list[tuple[float, Column]] = [(LEVEL, lambda params: 1.0)]
+    columns: list[Columns] = [((LEVEL,), lambda params: (1.0,))]
     for p in search.parameters:
         if p.constant or p.kind == "text":
             continue
         if p.kind == "choice":
-            columns += [(STEP, _is(p.name, choice)) for choice in p.choices]
+            columns.append(((STEP,) * len(p.choices), _which(p)))
         else:
-            columns += [(SLOPE, _along(p)), (CURVE, _bent(p))]
+            columns.append(((SLOPE, CURVE), _along_and_bent(p)))
     if contract.resources_from:
-        columns.append((SLOPE, lambda params: math.log(contract.resources_for(params).cores)))
+        columns.append(((SLOPE,), lambda params: (math.log(contract.resources_for(params).cores),)))
     if campaign.reference is not None or (campaign.confirm is not None and campaign.confirm.baseline):
         # A reference or baseline that differs in what is not varied is another system, with times of its own.
         middle = campaign.complete(search.middle)
         fixed = {name: value for name, value in middle.items() if name not in search}
-        columns.append((ELSEWHERE, lambda params: float(any(params.get(n, v) != v for n, v in fixed.items()))))
+        columns.append(
+            ((ELSEWHERE,), lambda params: (float(any(params.get(n, v) != v for n, v in fixed.items())),))
+        )
     return columns
 
 
-def _is(name: str, choice: Scalar) -> Column:
-    return lambda params: float(params.get(name) == choice)
+def _which(p: Parameter) -> Callable[[Params], tuple[float, ...]]:
+    return lambda params: tuple(float(params.get(p.name) == choice) for choice in p.choices)
 
 
-def _along(p: Parameter) -> Column:
-    """Where in [-1, 1] of its range a parameter is; a reference may lie somewhat outside."""
+def _along_and_bent(p: Parameter) -> Callable[[Params], tuple[float, ...]]:
+    """Where in [-1, 1] of its range a parameter is, a reference somewhat outside; and the square of that."""
 
-    def place(params: Params) -> float:
+    def values(params: Params) -> tuple[float, ...]:
         try:
-            return min(max(2 * p.to_unit(params[p.name]) - 1, -1.5), 1.5)
+            at = min(max(2 * p.to_unit(params[p.name]) - 1, -1.5), 1.5)
         except (KeyError, ValueError):  # not there, or not a number that has a logarithm
-            return 0.0
+            at = 0.0
+        return at, at**2 - 1 / 3
 
-    return place
-
-
-def _bent(p: Parameter) -> Column:
-    along = _along(p)
-    return lambda params: along(params) ** 2 - 1 / 3
+    return values
 
 
 def _tells(result: Result) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.campaign.answer import answer
+from hpcagent.campaign.aside import Aside
 from hpcagent.campaign.asking import Asking
 from hpcagent.campaign.compare import Comparison, compare
 from hpcagent.campaign.determinism import unequal_words
@@ -63,6 +64,7 @@ class Session:
         record: What is on record.
         teller: Tells whoever watches.
         signals: Held back while something is written.
+        aside: What the collector need not look at.
 
     Attributes:
         reason: Why the campaign has ended; None: it has not.
@@ -70,7 +72,14 @@ class Session:
     """
 
     def __init__(
-        self, plan: Plan, lock: Lock, site: Site, record: Recording, teller: Teller, signals: Signals
+        self,
+        plan: Plan,
+        lock: Lock,
+        site: Site,
+        record: Recording,
+        teller: Teller,
+        signals: Signals,
+        aside: Aside,
     ) -> None:
         campaign, state = plan.campaign, record.state
         self.plan, self.campaign, self.folder = plan, campaign, plan.folder
@@ -129,6 +138,7 @@ class Session:
         self._results_before = len(state.results)
         self.asking = self._make_asking()
         teller.runner, teller.spending = self.runner, self.spending
+        self.aside = aside
 
     def _make_asking(self) -> Asking:
         return Asking(
@@ -165,6 +175,7 @@ class Session:
                         self.site.close()
                         self.teller.news(self.site)
             finally:
+                self.aside.give_back()
                 self.record.journal.close()
                 self._lock.release()
 
@@ -443,7 +454,7 @@ def open_session(plan: Plan, teller: Teller, signals: Signals) -> Session:
         RunDirChanged: The folder belongs to another campaign.
         StoreFull: The folder cannot be written.
     """
-    folder = plan.folder
+    folder, aside = plan.folder, Aside()
     resumed = folder.exists
     folder.create()
     with contextlib.ExitStack() as undo:
@@ -472,7 +483,7 @@ def open_session(plan: Plan, teller: Teller, signals: Signals) -> Session:
         record.check_files(site)
         changed = record.note_changes(plan.campaign, written)
         record.take_earlier(plan)
-        session = Session(plan, lock, site, record, teller, signals)
+        session = Session(plan, lock, site, record, teller, signals, aside)
         undo.pop_all()  # from here on it is the session that closes all this
         undo.callback(session.close)
         note_site(folder, site.profile)
@@ -504,6 +515,7 @@ def open_session(plan: Plan, teller: Teller, signals: Signals) -> Session:
         session.news()
         session.apply_rules(record.state.in_arrival())
         undo.pop_all()
+    aside.set()
     return session
 
 

@@ -134,6 +134,11 @@ class Space(Displayed, Record):
         """The parameters' names in order."""
         return tuple(p.name for p in self.parameters)
 
+    @cached_property
+    def choosing(self) -> tuple[Parameter, ...]:
+        """The parameters whose choices are files."""
+        return tuple(p for p in self.parameters if p.files)
+
     @property
     def free(self) -> Space:
         """The part of the space in which there is something to choose."""
