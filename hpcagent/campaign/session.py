@@ -10,8 +10,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpcagent.aside import Aside
 from hpcagent.campaign.answer import answer
-from hpcagent.campaign.aside import Aside
 from hpcagent.campaign.asking import Asking
 from hpcagent.campaign.compare import Comparison, compare
 from hpcagent.campaign.determinism import unequal_words
@@ -515,7 +515,7 @@ def open_session(plan: Plan, teller: Teller, signals: Signals) -> Session:
         session.news()
         session.apply_rules(record.state.in_arrival())
         undo.pop_all()
-    aside.set()
+    aside.set(growing=True)
     return session
 
 

@@ -15,6 +15,7 @@ from anyio.abc import TaskStatus
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from hpcagent.aside import Aside
 from hpcagent.errors import BadInput
 
 __all__ = ["Patient", "Trimmed", "bound", "is_loopback", "serve_app"]
@@ -196,6 +197,7 @@ async def serve_app(app: ASGIApp, listening: socket.socket, begun: Callable[[], 
 
     async with anyio.create_task_group() as group:
         await group.start(until_told)
+        Aside().set()
         begun()
         await server.serve(sockets=[listening])
         group.cancel_scope.cancel()

@@ -23,6 +23,7 @@ import anyio.to_thread
 from mcp_types import INVALID_REQUEST, PARSE_ERROR, JSONRPCNotification, jsonrpc_message_adapter
 from pydantic import ValidationError
 
+from hpcagent.aside import Aside
 from hpcagent.shown import CONTROL, plain
 
 if TYPE_CHECKING:
@@ -294,6 +295,8 @@ def serve_stdio(folder: Path, *, as_: str, wire: Wire, limits: Limits | None = N
 
     callers = Callers(folder, as_=as_)
     try:
-        anyio.run(serve, make_server(callers, limits=limits), wire)
+        server = make_server(callers, limits=limits)
+        Aside().set()
+        anyio.run(serve, server, wire)
     finally:
         callers.close()

@@ -33,6 +33,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from hpcagent.apps.base import App
+from hpcagent.aside import Aside
 from hpcagent.catalog import find_app
 from hpcagent.errors import AppFailed, BadInput, HpcAgentError, RunDirLocked
 from hpcagent.model.records import Manifest, Result
@@ -255,6 +256,7 @@ def main() -> None:
         sys.exit(error.exit_code)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: keeper.end())
+    Aside().set()
     keeper.keep()
 
 

@@ -26,6 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hpcagent.aside import Aside
 from hpcagent.errors import BadInput, HpcAgentError, RunDirLocked
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Caller
@@ -325,6 +326,7 @@ def serve_here(root: Path, begun: Callable[[], None]) -> None:
     service = Service(root)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: service.end())
+    Aside().set()
     begun()
     service.serve()
 

@@ -27,7 +27,7 @@ FLOORS = {
     room: floor
     for floor, rooms in enumerate(
         [
-            ("later", "lifeline", "moved", "public", "shown", "types"),
+            ("aside", "later", "lifeline", "moved", "public", "shown", "types"),
             ("errors", "html", "redacted"),
             ("endings", "offered", "owners", "packaged", "regular", "surroundings", "units"),
             ("beside", "model"),

@@ -1,4 +1,4 @@
-"""While a campaign is open, Python's collector looks at what is new, not at all that was imported before."""
+"""Python's collector of garbage looks at what is new, not at all that was imported before."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import gc
 __all__ = ["Aside"]
 
 SELDOM = 50
-"""Collections of the middle generation before a full one, which looks at all records of the campaign."""
+"""Collections of the middle generation before a full one, where what is new are records that stay."""
 
 
 class Aside:
     """Sets aside the objects that the collector need not look at, until they are given back.
 
-    A full collection looks at every object of the process, some 50 ms of modules alone, again and again while the
-    records of a campaign grow. Cycles among what was set aside are collected afterwards. Where somebody has set
+    A full collection looks at every object of the process, some 50 to 100 ms of modules alone, again and again
+    while records grow. Cycles among what was set aside are collected when it is given back. Where somebody has set
     objects aside before (`gc.freeze`), another campaign of this process for one, nothing is done.
 
     Example:
         >>> before = gc.get_threshold()
         >>> aside = Aside()
-        >>> aside.set()
+        >>> aside.set(growing=True)
         >>> aside.give_back()
         >>> gc.get_freeze_count(), gc.get_threshold() == before
         (0, True)
@@ -30,12 +30,14 @@ class Aside:
         self._mine = gc.isenabled() and not gc.get_freeze_count()
         self._thresholds = gc.get_threshold()
 
-    def set(self) -> None:
-        """Set aside what there is now."""
-        if self._mine:
+    def set(self, *, growing: bool = False) -> None:
+        """Set aside what there is now; `growing`: what comes stays as well, and is looked at seldom."""
+        if not self._mine:
+            return
+        if growing:
             young, middle, old = self._thresholds
             gc.set_threshold(young, middle, max(old, SELDOM))
-            gc.freeze()
+        gc.freeze()
 
     def give_back(self) -> None:
         """Have the collector look at everything again."""
