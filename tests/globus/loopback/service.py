@@ -52,6 +52,10 @@ class Endpoint(Protocol):
         ...
 
 
+# So long after its answer an endpoint may still have to tell the broker that it has taken a task.
+UNTOLD_S = 5.0
+
+
 @dataclass(frozen=True)
 class Request:
     """A request that came."""
@@ -69,7 +73,7 @@ class Task:
 
     Attributes:
         results: How many came for it; more than one was repeated.
-        again: Whether the broker may have given it to the endpoint twice: it was stopped while that had it.
+        again: Whether the broker may have given it to the endpoint twice: it was stopped while that had it, or just after.
     """
 
     id: str
@@ -213,9 +217,15 @@ class Service:
             return [t for t in self.tasks.values() if t.results > 1 + t.again]
 
     def may_go_again(self) -> None:
-        """The broker stops: what it was not told to be taken it gives out once more; the runs' lock and record count."""
-        for task in self.unfinished():
-            task.again = True
+        """The broker stops: what it was not told to be taken it gives out once more; the runs' lock and record count.
+
+        An endpoint may have answered a task by then, and not yet told the broker that it has taken it: its log has
+        `basic_ack` on a channel that is closed.
+        """
+        lately = time.time() - UNTOLD_S
+        with self.lock:
+            for task in self.tasks.values():
+                task.again |= task.answer is None or float(task.answer["completion_t"]) > lately
 
     def forget(self) -> None:
         """Keep no task, and count from nothing; functions and endpoints stay."""
