@@ -1,4 +1,4 @@
-"""How many runs a campaign plans in all, by its budget or a sweep's design, and what a sweep is to have more."""
+"""How many runs a campaign plans in all, by budget, grid or a sweep's design, and what a sweep is to have more."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ from hpcagent.model.parameter import Params
 from hpcagent.model.records import Manifest
 from hpcagent.policies.base import make_policy
 from hpcagent.policies.design import REPLICATES, Design
-from hpcagent.statistics.points import inside
+from hpcagent.policies.sweeps import Grid, grid_size
+from hpcagent.statistics.points import inside, key
 
 if TYPE_CHECKING:
     from hpcagent.campaign.record import Campaign
 
 __all__ = ["EXHAUSTED", "PlannedRuns", "design_of", "grown", "ranges_text"]
 
+GRID = "grid"
+LARGEST = 20_000
+"""Points of a grid that are counted; of a larger one the budget is what is known."""
 EXHAUSTED = "the policy has nothing left to suggest: its design is exhausted."
 """Why a campaign ends whose policy gives no further point."""
 
@@ -39,6 +43,30 @@ def design_of(campaign: Campaign) -> Design | None:
     return made
 
 
+def grid_of(campaign: Campaign, most: int) -> list[Params] | None:
+    """The points of a grid, each run once; None where another policy suggests, or it has more than these.
+
+    Nor where other runs come between them, as those of a reference, or what is run depends on what came out.
+
+    Args:
+        campaign: The campaign.
+        most: Points that it has at most.
+    """
+    if campaign.policy.name != GRID or campaign.reference is not None or campaign.fidelity is not None:
+        return None
+    options = campaign.policy_options
+    try:
+        if grid_size(campaign.search, options.get("levels", 3)) > most:
+            return None
+        made = make_policy(
+            GRID, space=campaign.search, objective=campaign.objective, seed=campaign.seed, **options
+        )
+    except BadInput:
+        return None  # the campaign is refused, with words of its own, where it is begun
+    assert isinstance(made, Grid)
+    return made.points
+
+
 def ranges_text(campaign: Campaign) -> str:
     """What is varied, and in which range."""
     return ", ".join(f"{p.name} in {p.range}" for p in campaign.search.parameters)
@@ -55,6 +83,7 @@ class PlannedRuns:
         self._budget = campaign.until.budget()
         self._space = campaign.search
         self._design = design_of(campaign)
+        self._grid = grid_of(campaign, LARGEST if self._budget is None else min(self._budget, LARGEST))
         confirm = campaign.confirming
         self._confirm = 0
         if confirm is not None and confirm.runs:
@@ -64,30 +93,37 @@ class PlannedRuns:
         self._known: tuple[int, int, int] | None = None
         self._planned = False
 
-    def count(self, manifests: Sequence[Manifest], *, confirmed: bool | None = None) -> int | None:
+    def count(
+        self, manifests: Sequence[Manifest], *, confirmed: bool | None = None, enqueued: int = 0
+    ) -> int | None:
         """Runs in all, where these are planned so far.
 
         Args:
             manifests: Of the campaign.
             confirmed: Whether the confirmation is planned; by default where a run of it is.
+            enqueued: Points that somebody has enqueued and that are not planned.
         """
-        if self._design is None:
+        if self._design is None and self._grid is None:
             return self._budget
         # Asked at every tick; it changes with the manifests only.
         if self._known is None or self._known[0] != len(manifests):
             own = sum(not m.origin for m in manifests)  # what was told is no run
             self._known = len(manifests), own, len(self.lacking(manifests))
             self._planned = any(m.role == "replicate" for m in manifests) and not self.grown(manifests)
-        whole = self._known[1] + self._known[2]
+        whole = self._known[1] + self._known[2] + enqueued
         whole += 0 if (self._planned if confirmed is None else confirmed) else self._confirm
         return whole if self._budget is None else min(self._budget, whole)
 
     def lacking(self, manifests: Sequence[Manifest]) -> list[Params]:
-        """Points of a sweep's runs that are not planned yet, in their order; none without a design."""
-        if self._design is None:
+        """Points of the runs of a sweep, or of a grid, that are not planned yet, in their order; else none."""
+        if self._design is None and self._grid is None:
             return []
-        ran = (inside(self._space, m.params) for m in manifests if m.role not in ("repeat", "extended"))
-        return self._design.lacking(p for p in ran if p is not None)
+        places = (inside(self._space, m.params) for m in manifests if m.role not in ("repeat", "extended"))
+        ran = [p for p in places if p is not None]
+        if self._design is not None:
+            return self._design.lacking(ran)
+        used = {key(p) for p in ran}
+        return [dict(p) for p in self._grid or () if key(p) not in used]
 
     def grown(self, manifests: Sequence[Manifest]) -> bool:
         """Whether a sweep without a budget or cap has runs behind its confirmation, or lacks some."""

@@ -61,13 +61,7 @@ class Grid:
     ) -> None:
         if order not in ("given", "shuffled"):
             raise BadInput(f"order={order!r} of a grid must be 'given' or 'shuffled'.", value=order)
-        if isinstance(levels, Mapping):
-            for name, n in levels.items():
-                space[name]
-                whole(f"levels of {name!r}", n)
-            size = math.prod(len(p.levels(levels.get(p.name, 3))) for p in _chosen(space))
-        else:
-            size = math.prod(len(p.levels(whole("levels", levels))) for p in _chosen(space))
+        size = grid_size(space, levels)
         if size > MOST_GRID_POINTS:
             raise BadInput(f"a grid of {size:g} points is too large; use fewer levels, or sobol.", value=size)
         self.points = space.grid(levels)
@@ -85,6 +79,25 @@ class Grid:
         """Return the next `n` points of the grid that were not given yet."""
         used = {key(p) for p in given(history, pending)}
         return [dict(p) for p in self.points if key(p) not in used][: max(n, 0)]
+
+
+def grid_size(space: Space, levels: int | Mapping[str, int] = 3) -> int:
+    """How many points a grid has, those included that constraints forbid.
+
+    Raises:
+        BadInput: Unknown parameter, or fewer than one level.
+
+    Example:
+        >>> from hpcagent.model.parameter import Float
+        >>> grid_size(Space.of(T=Float(1, 2), p=Float(0, 1)), {"T": 5})
+        15
+    """
+    if isinstance(levels, Mapping):
+        for name, n in levels.items():
+            space[name]
+            whole(f"levels of {name!r}", n)
+        return math.prod(len(p.levels(levels.get(p.name, 3))) for p in _chosen(space))
+    return math.prod(len(p.levels(whole("levels", levels))) for p in _chosen(space))
 
 
 def _chosen(space: Space) -> list[Parameter]:

@@ -319,7 +319,7 @@ class Enquiries(Extending):
             why, refused = self.rules.approval_for(asked, caller), self.gate.refusal(asked, caller)
         there = self._snapshot(row)
         state = None if there is None else there.state
-        runs, most = runs_on_top(campaign, state), asked.node_hours
+        runs, most = runs_on_top(campaign, there), asked.node_hours
         each_s, each, source = self._each_on_top(campaign, row, asked.nodes, state, caller)
         outside = "" if state is None else outside_of_what_ran(campaign, state, runs)
         fit = runs if most is None or not each else int(most / each + ROUNDING)

@@ -10,6 +10,7 @@ from hpcagent.campaign.asked import request_of
 from hpcagent.campaign.loading import load_run
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.recorded import Snapshot, snapshot
+from hpcagent.campaign.sweep_space import SWEEP
 from hpcagent.campaign.taken_up import other_parts, refuse_other_layout
 from hpcagent.errors import BadInput, RunDirChanged
 from hpcagent.gate.not_allowed import NotAllowed
@@ -121,7 +122,7 @@ class Extending(Campaigns):
             given=row.request.get("given"),
         )
         # A sweep that grows repeats its contenders once more.
-        whole = whole.model_copy(update={"runs": runs_in_all(campaign, there.state)})
+        whole = whole.model_copy(update={"runs": runs_in_all(campaign, there)})
         rest = None if whole.node_hours is None else max(0.0, whole.node_hours - row.settled)
         usd = None if price is None or rest is None else price * rest
         return campaign, whole, whole.model_copy(update={"node_hours": rest, "usd": usd})
@@ -168,7 +169,7 @@ def _refuse_nothing_more(there: Snapshot, campaign: Campaign, changes: Mapping[s
             changed.
     """
     state, most, cap = there.state, campaign.until.budget(), campaign.until.cap()
-    runs = runs_on_top(campaign, state)
+    runs = runs_on_top(campaign, there)
     ended = state.finished - state.elsewhere
     if runs == 0 and most is not None and most <= ended:
         had = "1 run has" if ended == 1 else f"{ended} runs have"
@@ -180,7 +181,7 @@ def _refuse_nothing_more(there: Snapshot, campaign: Campaign, changes: Mapping[s
             allowed=f"more than {ended}",
             do=f"for 4 more runs, change until.max_runs to {ended + 4}",
         )
-    if runs == 0:
+    if runs == 0 and campaign.policy.name == SWEEP:
         raise NotAllowed(
             "contract",
             f"every run of the design has ended ({ended} in all), and none is to come",

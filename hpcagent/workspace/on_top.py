@@ -40,9 +40,7 @@ def is_exhausted(there: Snapshot, campaign: Campaign, changes: Mapping[str, Any]
     state, confirm = there.state, campaign.confirming
     if confirm is not None and confirm.runs > 0 and not _is_confirmed(campaign, state):
         return False
-    queue = Queue(there.folder, campaign, state, remark=lambda words: None)
-    queue.look(force=True)
-    if state.waiting() or queue.waiting():
+    if state.waiting() or _enqueued(there, campaign):
         return False
     if (there.reason or "").startswith(EXHAUSTED) and all(key.partition(".")[0] == "until" for key in changes):
         return True
@@ -52,26 +50,34 @@ def is_exhausted(there: Snapshot, campaign: Campaign, changes: Mapping[str, Any]
     return False
 
 
-def runs_in_all(campaign: Campaign, state: State | None) -> int | None:
+def _enqueued(there: Snapshot, campaign: Campaign) -> int:
+    """Points that somebody has enqueued and that are not planned."""
+    queue = Queue(there.folder, campaign, there.state, remark=lambda words: None)
+    queue.look(force=True)
+    return len(queue.waiting())
+
+
+def runs_in_all(campaign: Campaign, there: Snapshot | None) -> int | None:
     """Runs that have finished, and those that are to come; arguments as `runs_on_top`."""
-    on_top, whole = runs_on_top(campaign, state), PlannedRuns(campaign).count([])
-    if on_top is None or whole is None or state is None:
+    on_top, whole = runs_on_top(campaign, there), PlannedRuns(campaign).count([])
+    if on_top is None or whole is None or there is None:
         return on_top
-    return max(whole, _finished(state) + on_top)
+    return max(whole, _finished(there.state) + on_top)
 
 
-def runs_on_top(campaign: Campaign, state: State | None) -> int | None:
+def runs_on_top(campaign: Campaign, there: Snapshot | None) -> int | None:
     """Runs that are to come, those included that were planned and have not finished; None: nothing bounds them.
 
     Args:
         campaign: With what is changed.
-        state: What is on record; None where nothing is.
+        there: What is on record; None where nothing is.
     """
     planned = PlannedRuns(campaign)
-    if state is None:
+    if there is None:
         return planned.count([])
+    state = there.state
     confirmed = _is_confirmed(campaign, state) and not planned.grown(state.manifests)
-    whole = planned.count(state.manifests, confirmed=confirmed)
+    whole = planned.count(state.manifests, confirmed=confirmed, enqueued=_enqueued(there, campaign))
     if whole is None:
         return None
     # What was planned is run also beyond a budget.

@@ -17,6 +17,7 @@ from hpcagent.campaign.answer import read_run
 from hpcagent.campaign.changes import change_text
 from hpcagent.campaign.decisions import decisions, replays
 from hpcagent.campaign.loading import load_campaign, load_run
+from hpcagent.campaign.sweep_runs import PlannedRuns
 from hpcagent.cli import cli
 from hpcagent.commands.axes import axis as read_axis
 from hpcagent.commands.axes import listed_points
@@ -428,3 +429,39 @@ def test_an_own_script_of_lammps_shows_its_averages_and_no_speeds(tmp_path: Path
     # thermo_style one prints no density and no PotEng: no empty column stands for them.
     heads = [h.split(" (")[0] for h in result.table().header]
     assert heads == ["T", "temperature_reduced", "pressure_reduced", "total_energy_epsilon_per_atom", "runs"]
+
+
+@pytest.mark.parametrize("mode", ["batch", "rolling"])
+@pytest.mark.parametrize(
+    ("until", "more", "runs"),
+    [
+        ({"max_runs": 100}, {}, 5),
+        ({"max_runs": 100}, {"confirm": {"top": 1, "replicates": 2}}, 7),
+        ({"max_runs": 3}, {}, 3),
+        ({"node_hours": 1.0}, {}, 5),
+    ],
+)
+def test_a_grid_in_a_campaign_has_as_many_runs_as_points(tmp_path, mode, until, more, runs):
+    """Not as many as its budget has room for: what it would take is told before it begins."""
+    grid = {"name": "grid", "levels": 5}
+    campaign = ha.Campaign(
+        synthetic, ha.maximize("value"), space={"x": {}}, policy=grid, until=until, mode=mode, batch_size=4, **more
+    )
+    planned = PlannedRuns(campaign)
+    assert planned.count([]) == runs
+    result = ha.run(campaign, site="threads", run_dir=tmp_path / "run", progress=False)
+    done = [r.manifest for r in result.results]
+    assert len(done) == runs == planned.count(done)
+    assert planned.count(done[:2]) == runs
+
+
+def test_a_grid_with_runs_of_a_reference_is_bounded_by_its_budget():
+    campaign = ha.Campaign(
+        synthetic,
+        ha.maximize("value"),
+        space={"x": {}},
+        policy={"name": "grid", "levels": 5},
+        until={"max_runs": 100},
+        reference={},
+    )
+    assert PlannedRuns(campaign).count([]) == 100

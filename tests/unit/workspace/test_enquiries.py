@@ -579,6 +579,8 @@ def test_a_policy_without_a_further_point_goes_on_only_with_more_of_them(core, t
 def test_a_complete_grid_goes_on_for_points_that_were_enqueued_and_for_a_confirmation(core):
     one = sent(core, f"{GRID}until = {{ max_runs = 3 }}\n")
     enqueue(core.folder.campaigns / one, [{"x": 0.123}])
+    found = core.estimate_extension(me(core), one, changes={"until.max_runs": 9})
+    assert (found["runs"], found["runs_in_all"]) == (1, 4)
     core.extend(me(core), one, changes={"until.max_runs": 9})
     ended(core, one)
     assert core.campaign(me(core), one)["runs"]["done"] == 4
