@@ -13,7 +13,7 @@ from hpcagent.model.parameter import Params
 from hpcagent.model.records import Manifest
 from hpcagent.policies.base import make_policy
 from hpcagent.policies.design import REPLICATES, Design
-from hpcagent.policies.sweeps import Grid, grid_size
+from hpcagent.policies.sweeps import Grid, every_point, grid_size
 from hpcagent.statistics.points import inside, key
 
 if TYPE_CHECKING:
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["EXHAUSTED", "PlannedRuns", "design_of", "grown", "ranges_text"]
 
 GRID = "grid"
+SPREAD = ("latin_hypercube", "random", "sobol")
+"""Policies that give each point of a finite space once."""
 LARGEST = 20_000
-"""Points of a grid that are counted; of a larger one the budget is what is known."""
+"""Points that are counted; of more the budget is what is known."""
 EXHAUSTED = "the policy has nothing left to suggest: its design is exhausted."
 """Why a campaign ends whose policy gives no further point."""
 
@@ -43,8 +45,8 @@ def design_of(campaign: Campaign) -> Design | None:
     return made
 
 
-def grid_of(campaign: Campaign, most: int) -> list[Params] | None:
-    """The points of a grid, each run once; None where another policy suggests, or it has more than these.
+def once_each(campaign: Campaign, most: int) -> list[Params] | None:
+    """The points of a policy that runs each of a finite number once; None of any other, or of more points.
 
     Nor where other runs come between them, as those of a reference, or what is run depends on what came out.
 
@@ -52,7 +54,11 @@ def grid_of(campaign: Campaign, most: int) -> list[Params] | None:
         campaign: The campaign.
         most: Points that it has at most.
     """
-    if campaign.policy.name != GRID or campaign.reference is not None or campaign.fidelity is not None:
+    if campaign.reference is not None or campaign.fidelity is not None:
+        return None
+    if campaign.policy.name in SPREAD:
+        return (every_point(campaign.search) or None) if campaign.search.size <= most else None
+    if campaign.policy.name != GRID:
         return None
     options = campaign.policy_options
     try:
@@ -83,7 +89,7 @@ class PlannedRuns:
         self._budget = campaign.until.budget()
         self._space = campaign.search
         self._design = design_of(campaign)
-        self._grid = grid_of(campaign, LARGEST if self._budget is None else min(self._budget, LARGEST))
+        self._points = once_each(campaign, LARGEST if self._budget is None else min(self._budget, LARGEST))
         confirm = campaign.confirming
         self._confirm = 0
         if confirm is not None and confirm.runs:
@@ -103,7 +109,7 @@ class PlannedRuns:
             confirmed: Whether the confirmation is planned; by default where a run of it is.
             enqueued: Points that somebody has enqueued and that are not planned.
         """
-        if self._design is None and self._grid is None:
+        if self._design is None and self._points is None:
             return self._budget
         # Asked at every tick; it changes with the manifests only.
         if self._known is None or self._known[0] != len(manifests):
@@ -116,14 +122,14 @@ class PlannedRuns:
 
     def lacking(self, manifests: Sequence[Manifest]) -> list[Params]:
         """Points of the runs of a sweep, or of a grid, that are not planned yet, in their order; else none."""
-        if self._design is None and self._grid is None:
+        if self._design is None and self._points is None:
             return []
         places = (inside(self._space, m.params) for m in manifests if m.role not in ("repeat", "extended"))
         ran = [p for p in places if p is not None]
         if self._design is not None:
             return self._design.lacking(ran)
         used = {key(p) for p in ran}
-        return [dict(p) for p in self._grid or () if key(p) not in used]
+        return [dict(p) for p in self._points or () if key(p) not in used]
 
     def grown(self, manifests: Sequence[Manifest]) -> bool:
         """Whether a sweep without a budget or cap has runs behind its confirmation, or lacks some."""

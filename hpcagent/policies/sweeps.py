@@ -152,13 +152,14 @@ class PointSequence:
         if self.space.size > MOST_LISTED:
             rng = np.random.default_rng([self.seed, len(used)])
             return self.space.sample(rng, n)
-        every = _every_point(self.space)
+        every = every_point(self.space)
         turns = np.random.default_rng([self.seed, 0x72657374]).permutation(len(every))
         unused = (every[i] for i in turns if key(every[i]) not in used)
         return [p for p, _ in zip(unused, range(n), strict=False)]
 
 
-def _every_point(space: Space) -> list[Params]:
+def every_point(space: Space) -> list[Params]:
+    """All points of a finite space; none where constraints leave too many to look through."""
     if not space.simple:
         return [dict(p) for p in space.region.every or ()]
     levels = {

@@ -14,16 +14,13 @@ from hpcagent.campaign.history import History
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.recorded import Snapshot
 from hpcagent.campaign.state import State
-from hpcagent.campaign.sweep_runs import EXHAUSTED, PlannedRuns
+from hpcagent.campaign.sweep_runs import EXHAUSTED, GRID, SPREAD, PlannedRuns
 from hpcagent.errors import HpcAgentError
 from hpcagent.model.parameter import Params
 from hpcagent.model.records import Result
 from hpcagent.workspace.took import numbers_of
 
 __all__ = ["OwnRuns", "is_exhausted", "outside_of_what_ran", "runs_in_all", "runs_on_top"]
-
-SPREAD = ("grid", "latin_hypercube", "random", "sobol")
-"""Policies that spread points and learn nothing: asked for one more, they answer at once."""
 
 
 def is_exhausted(there: Snapshot, campaign: Campaign, changes: Mapping[str, Any]) -> bool:
@@ -44,7 +41,7 @@ def is_exhausted(there: Snapshot, campaign: Campaign, changes: Mapping[str, Any]
         return False
     if (there.reason or "").startswith(EXHAUSTED) and all(key.partition(".")[0] == "until" for key in changes):
         return True
-    if campaign.policy.name in SPREAD:
+    if campaign.policy.name in (GRID, *SPREAD):  # which learn nothing: asked for one more, they answer at once
         with contextlib.suppress(HpcAgentError):  # whatever it says, its coordinator will
             return not policy_of(campaign).suggest(History.now(campaign, state).shown(), 1)
     return False

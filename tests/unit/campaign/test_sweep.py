@@ -455,6 +455,22 @@ def test_a_grid_in_a_campaign_has_as_many_runs_as_points(tmp_path, mode, until, 
     assert planned.count(done[:2]) == runs
 
 
+@pytest.mark.parametrize("policy", ["random", "sobol", "latin_hypercube"])
+def test_a_finite_space_has_as_many_runs_as_points(tmp_path, policy):
+    until, x
+    campaign = ha.Campaign(
+        synthetic,
+        ha.maximize("value"),
+        space={"style": {"choices": styles}},
+        policy=policy,
+        until=until,
+        batch_size=2,
+    )
+    assert PlannedRuns(campaign).count([]) == 2
+    result = ha.run(campaign, site="threads", run_dir=tmp_path / "run", progress=False)
+    assert len(result.results) == 2
+
+
 def test_a_grid_with_runs_of_a_reference_is_bounded_by_its_budget():
     campaign = ha.Campaign(
         synthetic,
