@@ -457,7 +457,7 @@ def test_a_grid_in_a_campaign_has_as_many_runs_as_points(tmp_path, mode, until, 
 
 @pytest.mark.parametrize("policy", ["random", "sobol", "latin_hypercube"])
 def test_a_finite_space_has_as_many_runs_as_points(tmp_path, policy):
-    until, x
+    until, styles = {"max_runs": 9}, ["plain", "heavy"]
     campaign = ha.Campaign(
         synthetic,
         ha.maximize("value"),
