@@ -49,6 +49,8 @@ class EventLog:
         self._highest = 0
         # The file that is written: number of its first line, number of the last one read, where that ends.
         self._first = self._last = self._end = 0
+        # The file that was written last here, and its mark then, while it is the newest.
+        self._left: tuple[int, tuple[int, int]] | None = None
         self._lines: dict[int, Lines] = {}
         # Where lines end that were read last: number -> (file, byte).
         self._places: dict[int, tuple[int, int]] = {}
@@ -165,7 +167,7 @@ class EventLog:
                     moved += held.cut(place)
                     if first == self._firsts()[-1]:
                         self._begin_file(highest + 1)  # no number is given twice
-            self._first = 0
+            self._first, self._left = 0, None
             self._places.clear()
         return moved
 
@@ -194,7 +196,15 @@ class EventLog:
             self._last, self._end = found[-1].n, found[-1].end
 
     def _with_newest(self, write: Callable[[Held], T]) -> T:
-        """Call a function with the newest file, locked and read to its end."""
+        """Call a function with the newest file, locked and read to its end.
+
+        A file is begun by whoever has just written to the one before, or cut it, with its lock held: while what
+        was written last here is as it was left, there is no newer one, and the folder is not listed.
+        """
+        if self._left is not None and self._left[0] == self._first:
+            with contextlib.suppress(FileNotFoundError), self._file(self._first).held(make=False) as held:
+                if held.found == self._left[1]:
+                    return write(held)
         while True:
             firsts = self._firsts()
             self._begin(firsts[-1] if firsts else 1)
@@ -208,11 +218,14 @@ class EventLog:
                 continue  # dropped this moment: look again
 
     def _append(self, held: Held, data: Mapping[str, Any], sync: bool) -> int:
+        self._left = None
         line = held.append(self._last + 1, data, sync=sync)
         self._take([line])
         if self._last - self._first + 1 >= self._each:
             self._begin_file(self._last + 1)
             self._drop()
+        else:
+            self._left = self._first, held.mark()
         return line.n
 
     def _begin_file(self, first: int) -> None:

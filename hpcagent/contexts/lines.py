@@ -287,12 +287,19 @@ class Held:
 
     Attributes:
         size: Bytes of it, once it was read to its end.
+        found: Its mark when the lock was taken, see `mark`.
     """
 
     def __init__(self, lines: Lines, descriptor: int) -> None:
         self._lines = lines
         self._descriptor = descriptor
-        self.size = os.fstat(descriptor).st_size
+        self.found = self.mark()
+        self.size = self.found[0]
+
+    def mark(self) -> tuple[int, int]:
+        """Its bytes, and when it was changed, in Unix nanoseconds: of one that nobody has written to, the same."""
+        status = os.fstat(self._descriptor)
+        return status.st_size, status.st_mtime_ns
 
     def read(self, *, after: int, end: int, seal: str = "") -> list[Line]:
         """As `Lines.read`; a last line without its end is set aside (in `NAME.torn`): its writer was killed.
