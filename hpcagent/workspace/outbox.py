@@ -40,8 +40,14 @@ class Outbox:
         self, event: str, owner: str, payload: dict[str, Any], key: str = "", cause: Sequence[str] = ()
     ) -> None:
         """Tell an event; what a disk refuses is told later, in its order, a text that is none costs the event."""
-        self._untold.append((event, payload, owner, key, tuple(cause)))
+        self.put(event, owner, payload, key, cause)
         self.tell_on()
+
+    def put(
+        self, event: str, owner: str, payload: dict[str, Any], key: str = "", cause: Sequence[str] = ()
+    ) -> None:
+        """Put in its place what `tell_on` is to tell: with the workspace's lock held, and told without it."""
+        self._untold.append((event, payload, owner, key, tuple(cause)))
 
     def tell_on(self) -> None:
         """Tell what is to be told. In order: of what was told last follows what a next service has to tell."""

@@ -48,8 +48,9 @@ class Sending(Telling):
                         continue
                     one.state = "running"
                     self._touch(one, self._clock())
-                    self.outbox.tell("on_job_started", one.owner, job_facts(one), f"{one.id} started", one.cause)
+                    self.outbox.put("on_job_started", one.owner, job_facts(one), f"{one.id} started", one.cause)
                 self._turn.notify_all()
+            self.outbox.tell_on()
 
         def ended(result: Result, lost_node_hours: float = 0.0) -> None:
             with self._turn:
