@@ -82,6 +82,7 @@ def run_of(table: Table) -> Run:
         n_atoms=int(loop[4]) if loop else None,
         n_atoms_start=_atoms_at_start(table),
         atoms_changed_by=tuple(dict.fromkeys(state.changing.values())),
+        baths=tuple(dict.fromkeys(state.baths.values())),
         lost=state.lost,
         dimension=state.dimension,
         kspace_error=state.kspace.get(b"absolute"),

@@ -33,6 +33,11 @@ _ACCURACY = re.compile(rb"\s+(?:\w+ )?estimated (absolute|relative)(?: RMS)? for
 _THREADED = re.compile(rb"Last active /omp style is |KOKKOS mode |.*\bpair \S+/(?:omp|intel|kk)\b")
 _GRID = re.compile(rb" +(\d+) by (\d+) by (\d+) MPI processor grid")
 _NOT_THREADED = b"No /omp style for force computation"
+# Styles of fixes that give energy to the atoms, or take it: thermostats, barostats, friction.
+_BATHS = re.compile(
+    r"(?:rigid/|tg)?(?:nvt|npt|nph|nvk)(?:/.*)?|(?:langevin|temp|press|brownian|viscous|ttm|electron/stopping|pimd)(?:/.*)?"
+    r"|bocs|gjf|gl[de]|nphug|msst|qbmsst|qtb"
+)
 _CHANGE_ATOMS = frozenset(("bond/react", "charge/regulation", "deposit", "evaporate", "gcmc", "pour"))
 
 
@@ -55,6 +60,7 @@ class State:
     atoms: int | None = None
     adding: bool | None = False  # None: not known
     changing: dict[str, str] = field(default_factory=dict)  # fix -> style; never changed in place
+    baths: dict[str, str] = field(default_factory=dict)  # likewise
     lost: str | None = None
     dimension: int = 3
     kspace: dict[bytes, float] = field(default_factory=dict)  # never changed in place
@@ -227,6 +233,7 @@ class Echoed:
             if first == state.resetting_fix:
                 state.resetting_fix = None
             state.changing = {name: style for name, style in state.changing.items() if name != first}
+            state.baths = {name: style for name, style in state.baths.items() if name != first}
         elif command == "kspace_style":
             state.kspace = {}
         elif command == "dimension" and first.isdigit():
@@ -254,3 +261,5 @@ class Echoed:
             state.dimension = 2
         elif style.removesuffix("/kk") in _CHANGE_ATOMS:
             state.changing = {**state.changing, name: style}
+        elif _BATHS.fullmatch(style):
+            state.baths = {**state.baths, name: style}

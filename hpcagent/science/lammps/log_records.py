@@ -51,6 +51,7 @@ class Run:
         n_atoms: Number of atoms at the end.
         n_atoms_start: Number of atoms that the commands before it left; the first row's where they do not say.
         atoms_changed_by: Styles of the fixes in force that add or remove atoms, e.g. `deposit`.
+        baths: Styles of the fixes in force that give energy to the atoms or take it, e.g. `nvt`.
         lost: What happens where atoms are lost (`thermo_modify lost`): `error`, `warn` or `ignore`; None where
             the commands, or some of them, are not echoed.
         dimension: 2 or 3.
@@ -98,6 +99,7 @@ class Run:
     n_atoms: int | None = None
     n_atoms_start: int | None = None
     atoms_changed_by: tuple[str, ...] = ()
+    baths: tuple[str, ...] = ()
     lost: str | None = None
     dimension: int = 3
     kspace_error: float | None = None

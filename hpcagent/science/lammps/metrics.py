@@ -335,6 +335,12 @@ class _Measuring:
         if atoms is None and self.run.n_atoms:
             self.notes.append("the number of atoms is not the same in all rows: no conservation of energy")
             return
+        if self.run.baths and "Econserve" not in self.run:
+            self.notes.append(
+                f"fix {', '.join(self.run.baths)} changes the total energy, and thermo_style does not print "
+                "`econserve`, which the dynamics conserve: no energy_fluctuation and no drift"
+            )
+            return
         energy = self._conserved(style)
         if energy is None or not atoms:
             self.notes.append("no total energy to measure its conservation by")

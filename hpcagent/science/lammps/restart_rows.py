@@ -27,6 +27,7 @@ def stacked(first: Run, then: Run, step: int) -> Run | None:
         data=np.vstack([first.data, data]),
         n_atoms_start=then.n_atoms_start if first.n_atoms_start is None else first.n_atoms_start,
         atoms_changed_by=tuple(dict.fromkeys((*first.atoms_changed_by, *then.atoms_changed_by))),
+        baths=tuple(dict.fromkeys((*first.baths, *then.baths))),
         units=then.units or first.units,
         timestep=then.timestep if then.timestep is not None else first.timestep,
     )
