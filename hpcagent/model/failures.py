@@ -271,6 +271,7 @@ _TABLE: Mapping[Heading, tuple[Mode, ...]] = {
         _is("NonNumeric", "simulation", "smaller timestep, or minimise first"),
         _is("BlownUp", "simulation", "the campaign's [guard](guard.md) has stopped it: numbers beyond sense while it went. Smaller timestep, or minimise first"),
         _is("EnergyNonsense", "simulation", "LAMMPS ended well, but the energy of a conserving run fluctuates more than `nonsense_above` times the kinetic energy's: smaller timestep"),
+        _is("NotConserved", "contract", "`conserved_energy = true`, but a thermostat or barostat changes the energy and `thermo_style` does not print `econserve`: print it, or leave the claim out"),
         _is("NeighborListOverflow", "simulation", "smaller skin, or `neigh_modify one` and `page`", damages=True),
         _is("LammpsError", "simulation", "an ERROR line that we don't know, while steps were made: read `log_tail`"),
         _is("NonzeroExit", "simulation", "no ERROR line: read `log_tail` and `output.txt`"),

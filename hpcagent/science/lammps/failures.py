@@ -31,6 +31,7 @@ FAILURE_MODES = (
     "LostAtoms",
     "NonNumeric",
     "EnergyNonsense",
+    "NotConserved",
     "NeighborListOverflow",
     "LammpsError",
     "Walltime",

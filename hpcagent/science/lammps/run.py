@@ -106,7 +106,7 @@ def _outcome(run: Run, params: Mapping[str, float | int | str], box: Box | None)
     metrics, uncertainty = dict(measured.values), dict(measured.uncertainty)
     notes += measured.notes
     notes += [doubt for doubt in production.doubts if doubt not in measured.notes]
-    _check_energy(measured, settings, ended)
+    _check_energy(measured, production, settings, ended)
     share = discarded_share(log, settings["discard"])
     for name, how in settings["columns"].items():
         metrics[name], error = _reduced(production, how, share)
@@ -425,10 +425,19 @@ def _check_atoms(log: Log, ended: Ended, *, change: bool) -> None:
             )
 
 
-def _check_energy(measured: Measured, settings: Mapping[str, Any], ended: Ended) -> None:
+def _check_energy(measured: Measured, leg: Leg, settings: Mapping[str, Any], ended: Ended) -> None:
     """Exit code 0 is no evidence of physics: refuse energies that no conserving run can have."""
     if not settings["conserved_energy"]:
         return
+    if leg.baths and "Econserve" not in leg:
+        raise AppFailed(
+            f"the contract says that energy is conserved, but fix {', '.join(leg.baths)} changes it, and "
+            "thermo_style does not print `econserve`, which the dynamics conserve.",
+            kind="contract",
+            name="NotConserved",
+            log_tail=ended.log[-2000:],
+            repair="print econserve in thermo_style, or leave conserved_energy out of the contract's [checks]",
+        )
     limit = settings["nonsense_above"]
     # Fluctuation of the conserved energy against that of the kinetic energy; a sound run is below 0.1.
     ratio = measured.values.get("energy_fluctuation_run")

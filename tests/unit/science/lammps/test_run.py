@@ -256,8 +256,23 @@ def test_a_script_that_says_so_may_change_its_atoms(
 def test_without_the_claim_that_energy_is_conserved_nobody_checks_it(tmp_path: Path) -> None:
     heated = ARGON + "fix hot all langevin 300 300 0.05 4711\nrun 200\n"
     assert execute(app_of(tmp_path / "a", heated), tmp_path).ok
-    claimed = app_of(tmp_path / "b", heated, "[checks]\nconserved_energy = true\n")
-    failed(execute(claimed, tmp_path), "EnergyNonsense", "simulation")
+    claims = "[checks]\nconserved_energy = true\n"
+    result = execute(app_of(tmp_path / "b", heated, claims), tmp_path)
+    failed(result, "NotConserved", "contract", "fix langevin changes it")
+
+
+def test_under_a_thermostat_conservation_is_told_by_econserve_only(tmp_path: Path) -> None:
+    """The total energy goes to the bath and comes back: its fluctuation says nothing of the dynamics."""
+    bath = ARGON.replace("fix             nve all nve", "fix bath all nvt temp 80 80 0.5")
+    assert bath != ARGON
+    blind = execute(app_of(tmp_path / "a", bath + "run 2000\n"), tmp_path)
+    assert blind.ok and not [name for name in blind.metrics if "fluctuation" in name or "drift" in name]
+    assert any("fix nvt changes the total energy" in note and "econserve" in note for note in blind.notes)
+    told = bath + "thermo_style custom step temp pe ke etotal press econserve\nrun 2000\n"
+    seen = execute(app_of(tmp_path / "b", told), tmp_path)
+    assert seen["energy_fluctuation_1ps"] < 0.05 and not any("changes the total" in note for note in seen.notes)
+    ended = bath + "run 100\nunfix bath\nfix nve all nve\nrun 2000\n"
+    assert execute(app_of(tmp_path / "c", ended), tmp_path)["energy_fluctuation_1ps"] < 0.05
 
 
 def test_a_log_cut_off_by_a_full_disk_is_truncated(tmp_path: Path) -> None:
