@@ -113,7 +113,7 @@ def confirm(tool: str, arguments: Mapping[str, Any], why: str, ask: Ask | None, 
     do = "a person does it by `hpcagent tools` or `hpcagent workspace`"
     if ask is None:
         raise NotAllowed("approval", f"{tool}: {why}, and nobody can be asked here", do=do)
-    params = clean_text(json.dumps(dict(arguments), sort_keys=True, default=str), 8000)
+    params = params_in_words(json.loads(json.dumps(dict(arguments), default=str)), 6000)
     if ask(Question("", f"{tool}: {why}", params, agent)) is not True:
         raise NotAllowed("approval", f"the person who was asked about {tool} has not said yes", do=do)
 

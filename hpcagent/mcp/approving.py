@@ -19,7 +19,7 @@ from hpcagent.errors import NotPermitted
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.mcp.callers import Caller, Scope
 from hpcagent.mcp.excerpt import params_in_words
-from hpcagent.mcp.said import clean_text
+from hpcagent.mcp.said import clean_text, to_approve
 from hpcagent.mcp.threads import in_thread
 
 __all__ = [
@@ -171,7 +171,7 @@ async def confirmed(ctx: Context[Any, Any], caller: Caller, wanted: Confirm) -> 
             "approval", "a person has to confirm it, and this client can ask none", do=wanted.otherwise
         )
     form = YesAtCost if wanted.cost else Yes
-    answer = await _answer(ctx, caller, wanted.question, clean_text(wanted.question, LONGEST_QUESTION), form)
+    answer = await _answer(ctx, caller, wanted.question, _put(wanted.question), form)
     if isinstance(answer, InputRequiredResult):
         return answer
     if answer is None:
@@ -196,13 +196,20 @@ def _pending(caller: Caller, identity: str) -> dict[str, Any] | None:
 
 def _in_words(refused: NotAllowed, pending: Mapping[str, Any]) -> str:
     """What a person is asked: what would run, why they have to decide, and with which parameters."""
-    words = f"{refused.why}.\nParameters: {params_in_words(pending['params'])}"
+    words = f"{clean_text(refused.why, 1000)}.\nParameters: {params_in_words(pending['params'])}"
     units = _units(pending)
     words += f"\nUnits: {units}" if units else ""
     why = pending.get("asked_why")
     if why:
         words += f"\nThe caller says it is for (not checked): {clean_text(json.dumps(why), 500)}"
-    return clean_text(words, LONGEST_QUESTION)
+    return _put(words)
+
+
+def _put(words: str) -> str:
+    """A question as it is put: nothing of what is approved is masked in it, and where it is cut that is said."""
+    shown: str = to_approve(words)
+    more = len(shown) - LONGEST_QUESTION
+    return shown if more <= 0 else f"{shown[:LONGEST_QUESTION]}\n({more} more characters)"
 
 
 def _units(pending: Mapping[str, Any]) -> str:

@@ -22,7 +22,8 @@ LEAST_OF_LONG, MOST_OF_LONG = 120, 600
 MARK_OF_LONG = 120
 """What says that not all of it is shown."""
 _GAP = re.compile(r"(?<=\S)[^\S\n]{12,}|[^\S\n]{60,}")
-_BLANKS = re.compile(r"\s{12,}")
+_BLANKS = re.compile(r"[^\S\n]{12,}")
+_BLANK_LINES = re.compile(r"\n(?:[^\S\n]*\n){3,}")
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,7 @@ def params_in_words(params: Mapping[str, Any], most: int = 1800) -> str:
 def _in_json(given: Any) -> str:
     """A value as JSON, with the blanks in a row of a text counted."""
     if isinstance(given, str):
+        given = _BLANK_LINES.sub(lambda gap: f"\n[{gap[0].count(chr(10)) - 1} BLANK LINES]\n", given)
         given = _BLANKS.sub(lambda gap: f" [{len(gap[0])} BLANKS] ", given)
     return plain(json.dumps(given, ensure_ascii=True, sort_keys=True))
 

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.mcp.callers import root_now
+from hpcagent.model.texts import NOT_SHOWN
 from hpcagent.redacted import redacted, redacted_bytes, secret_values
-from hpcagent.shown import plain
+from hpcagent.shown import escaped, plain
 from hpcagent.workspace.client import Workspace
 
-__all__ = ["DATA", "LONGEST_TEXT", "NOTE", "clean", "clean_piece", "clean_text"]
+__all__ = ["DATA", "LONGEST_TEXT", "NOTE", "clean", "clean_piece", "clean_text", "to_approve"]
 
 LONGEST_TEXT = 200_000
 """Characters of one text; the rest is cut off, and that is said."""
@@ -84,6 +85,24 @@ def _cleaned(text: str, root: str, secrets: tuple[str, ...]) -> str:
 
 
 _short = functools.lru_cache(maxsize=1 << 12)(_cleaned)  # names, units and states are the same in each answer
+
+
+def to_approve(value: Any) -> Any:
+    r"""Plain data that a person is to approve: no character of its texts is invisible, and none is masked.
+
+    What looks like a secret is masked in all else that is said; here it would hide what is approved.
+
+    Example:
+        >>> to_approve({"command": "a\x1b[31m password=hunter22"})
+        {'command': 'a\\x1b[31m password=hunter22'}
+    """
+    if isinstance(value, str):
+        return NOT_SHOWN.sub(escaped, value)
+    if isinstance(value, Mapping):
+        return {to_approve(str(key)): to_approve(one) for key, one in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        return [to_approve(one) for one in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 AROUND = 1 << 15

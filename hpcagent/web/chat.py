@@ -7,7 +7,6 @@ packages of models before somebody asks a question.
 from __future__ import annotations
 
 import importlib.util
-import json
 import secrets
 import threading
 import time
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from hpcagent.errors import BadInput, Busy, HpcAgentError, NotThere
-from hpcagent.mcp.said import clean, clean_text
+from hpcagent.mcp.said import clean, clean_text, to_approve
 from hpcagent.web.asked import Asked
 from hpcagent.web.feed import Feed
 from hpcagent.workspace.client import Workspace
@@ -278,6 +277,8 @@ class Chat:
 
     def _ask_person(self, turn: _Turn, question: Question) -> bool | None:
         """Put a question onto the page, and wait for a yes or no there, or of whoever decides it elsewhere."""
+        asked = self._asked(question.approval)
+        params = asked.pop("params", None) or {"parameters": question.params}
         with self._turn:
             if turn.stopping or turn.state != "going":
                 return None
@@ -287,10 +288,10 @@ class Chat:
                 "id": secrets.token_hex(8),
                 "approval": question.approval,
                 "words": question.words,
-                "params": _params(question.params),
+                "params": params,
                 "agent": question.agent,
                 "says": question.says,
-                "asked": self._asked(question.approval),
+                "asked": asked,
             }
         self._tell(turn)
         until = time.monotonic() + ASKED_FOR_S
@@ -312,19 +313,10 @@ class Chat:
         request = found.get("request") or {}
         names = ("app", "site", "nodes", "node_hours", "expected_node_hours", "usd", "runs")
         plain: dict[str, Any] = clean({name: request.get(name) for name in names})
-        return plain
+        return plain | ({"params": to_approve(found["params"])} if found else {})
 
     def _state(self, approval: str) -> str:
         """What has become of it elsewhere, as under Approvals."""
         if not approval:
             return "pending"
         return next((str(one["state"]) for one in self._ws.approvals() if one["id"] == approval), "pending")
-
-
-def _params(text: str) -> Any:
-    """Parameters as a table has them; as they are where they were cut off."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {"parameters": text}
-    return found if isinstance(found, dict) else {"parameters": text}

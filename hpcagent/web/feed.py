@@ -19,7 +19,7 @@ from typing import Any
 
 from hpcagent.catalog import packaged
 from hpcagent.errors import HpcAgentError
-from hpcagent.mcp.said import clean
+from hpcagent.mcp.said import clean, to_approve
 from hpcagent.workspace.client import Workspace
 
 __all__ = ["COLUMNS", "Feed", "Listener", "Message", "units_of"]
@@ -264,7 +264,7 @@ class Feed:
         """See what no change tells of."""
         self._looked = time.monotonic()
         pending = self._workspace.approvals()
-        self._part("approvals", clean([_approval(one) for one in pending[:PAGE]]))
+        self._part("approvals", [_approval(one) for one in pending[:PAGE]])
         with self._turn:
             rows = [row for row in self._rows.values() if row[_STATE] == "running"]
         progress = {}
@@ -314,7 +314,9 @@ def _approval(one: Mapping[str, Any]) -> dict[str, Any]:
     names = ("kind", "app", "version", "site", "nodes", "node_hours", "expected_node_hours", "usd", "runs", "own")
     rest = {name: value for name, value in one.items() if name not in ("request", "digest")}
     asked = {name: request.get(name) for name in names}
-    return rest | {"asked": asked, "param_units": units_of(str(request.get("app", "")))}
+    units = units_of(str(request.get("app", "")))
+    shown: dict[str, Any] = clean(rest | {"asked": asked, "param_units": units})
+    return shown | {"params": to_approve(one["params"])}
 
 
 @functools.lru_cache(maxsize=1000)

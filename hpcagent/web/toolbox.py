@@ -7,9 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from hpcagent.mcp.said import clean
-from hpcagent.model.texts import NOT_SHOWN
-from hpcagent.shown import escaped
+from hpcagent.mcp.said import clean, to_approve
 from hpcagent.web.asked import Asked, Name
 from hpcagent.workspace.client import Workspace
 
@@ -63,7 +61,7 @@ class Toolbox:
     def tool(self, at: Mapping[str, str], query: Mapping[str, str]) -> Any:
         """A tool as it is now. Its text is what is approved: nothing is masked, and no character is invisible."""
         found = self._ws.tool(at["name"])
-        text = NOT_SHOWN.sub(escaped, found.pop("text"))
+        text = to_approve(found.pop("text"))
         return clean(found) | {"text": text}
 
     def register(self, at: Mapping[str, str], asked: ToolAsked) -> Any:

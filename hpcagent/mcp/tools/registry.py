@@ -11,7 +11,7 @@ from hpcagent.errors import BadInput
 from hpcagent.mcp.approving import LONGEST_QUESTION, Confirm
 from hpcagent.mcp.callers import Caller
 from hpcagent.mcp.excerpt import Excerpt, excerpt_of
-from hpcagent.mcp.said import clean_text
+from hpcagent.mcp.said import to_approve
 from hpcagent.mcp.serving import Answer, tool
 
 __all__ = [
@@ -211,7 +211,7 @@ def _to_approve(caller: Caller, asked: Mapping[str, Any]) -> Confirm | None:
         *warnings,
     ]
     room = LONGEST_QUESTION - sum(len(one) + 1 for one in question)
-    shown = excerpt_of(clean_text(text), max(IN_THE_QUESTION, room - OF_THE_WHOLE))
+    shown = excerpt_of(to_approve(text), max(IN_THE_QUESTION, room - OF_THE_WHOLE))
     question += [_of_what(found, shown), shown.shown]
     return Confirm("\n".join(question), f"a person reads and approves it by `hpcagent tools approve {name}`")
 
