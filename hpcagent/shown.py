@@ -16,6 +16,7 @@ __all__ = [
     "plain",
     "size_text",
     "without_secrets",
+    "writable",
 ]
 
 # C0 but tab and newline, DEL, C1 (an 8-bit terminal takes U+009B for the beginning of a command), line and
@@ -135,3 +136,35 @@ def size_text(size: float) -> str:
         if size < 1024:
             return f"{size:.1f} {unit}"
     return f"{size / 1024:.1f} TiB"
+
+
+def writable(value: Any) -> Any:
+    r"""Plain data whose texts can be written as UTF-8: a byte of a file's name that is none stands as `\udcff`.
+
+    Example:
+        >>> writable({"artifacts": {"data": "a.d\udcff"}, "metrics": {"x": 1.0}})
+        {'artifacts': {'data': 'a.d\\udcff'}, 'metrics': {'x': 1.0}}
+    """
+    return value if _is_writable(value) else _written_otherwise(value)
+
+
+def _is_writable(value: Any) -> bool:
+    if isinstance(value, str):
+        if value.isascii():
+            return True
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return False
+        return True
+    if isinstance(value, dict):
+        return all(map(_is_writable, value)) and all(map(_is_writable, value.values()))
+    return not isinstance(value, list | tuple) or all(map(_is_writable, value))
+
+
+def _written_otherwise(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_written_otherwise(key): _written_otherwise(one) for key, one in value.items()}
+    return [_written_otherwise(one) for one in value] if isinstance(value, list | tuple) else value

@@ -12,6 +12,7 @@ from hpcagent.apps.made_with import newer_versions
 from hpcagent.apps.modes import MODE
 from hpcagent.model.failures import meaning
 from hpcagent.regular import read_regular
+from hpcagent.shown import writable
 
 __all__ = ["checked_result", "final_result", "read_result", "with_reuse_said", "without_other_speeds"]
 
@@ -50,7 +51,7 @@ def checked_result(fields: Any, where: str) -> tuple[dict[str, Any] | None, str]
     failure = fields.get("failure")
     if failure is not None and not meaning(failure["kind"], failure["name"], failure.get("repair")).final:
         return None, ""
-    return fields, ""
+    return writable(fields), ""
 
 
 def _misfit(fields: Any) -> str:

@@ -36,6 +36,7 @@ from hpcagent.errors import AppFailed
 from hpcagent.lifeline import end_detached, node_name
 from hpcagent.model.failures import KINDS, known_kind
 from hpcagent.redacted import redacted_data
+from hpcagent.shown import writable
 
 __all__ = ["broken_off", "execute", "execute_as_result", "execute_each"]
 
@@ -414,7 +415,7 @@ def _fields(
         fields["notes"] = [*fields.get("notes", []), *noted()]
     # A program may print the environment that it has, and its last lines go into records, reports and messages.
     said = {name: fields[name] for name in ("failure", "notes") if name in fields}
-    return fields | redacted_data(said) if said else fields
+    return writable(fields | redacted_data(said) if said else fields)  # type: ignore[no-any-return]
 
 
 def _extendable_s(order: Mapping[str, Any], outcome: Outcome, wall_s: float) -> float | None:

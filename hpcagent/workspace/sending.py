@@ -17,7 +17,7 @@ from hpcagent.gate.rules import Caller
 from hpcagent.model.records import Manifest, Result
 from hpcagent.workspace.app_store import AppStore
 from hpcagent.workspace.artifacts import size_of
-from hpcagent.workspace.desk import Job
+from hpcagent.workspace.desk import Job, failed
 from hpcagent.workspace.rows import Row, job_facts
 from hpcagent.workspace.sites import Sites
 from hpcagent.workspace.telling import Telling
@@ -66,11 +66,17 @@ class Sending(Telling):
     def _take_late(self) -> None:
         """Record results; what a full disk does not take waits for `look`, and lies in the run's folder."""
         while self._late:
+            row, result, lost_node_hours = self._late[0]
             try:
-                self._result(*self._late[0])
+                self._result(row, result, lost_node_hours)
             except StoreError as error:
                 self._say(error.message)
                 return
+            except Exception as error:  # whatever is wrong with it, others' results do not wait for this one
+                self._say(f"the result of {row.id} could not be recorded: {type(error).__name__}: {error}")
+                if result.failure is None or result.cost.wall_s:
+                    self._late[0] = row, failed(result.manifest, error), lost_node_hours
+                    continue
             self._late.pop(0)
 
     def _result(self, row: Row, result: Result, lost_node_hours: float = 0.0) -> None:
@@ -111,7 +117,8 @@ class Sending(Telling):
             result = Result.model_validate({"manifest": manifest} | done)
         except ValidationError:
             return False
-        self._result(row, result)
+        self._late.append((row, result, 0.0))
+        self._take_late()
         return True
 
     def cancel(self, caller: Caller, identity: str) -> dict[str, Any]:

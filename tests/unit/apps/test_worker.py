@@ -319,3 +319,14 @@ def test_a_run_that_was_broken_off_has_its_result_once_the_ended_process_lets_go
         holder.kill()
     assert fields["failure"]["name"] == "WalltimeExceeded"
     assert (folder / "result.json").exists() == written
+
+
+def test_a_byte_of_a_name_that_is_no_utf8_is_escaped_in_the_answer(tmp_path):
+    made = returning(Outcome({"y": 1.0}, artifacts={"data": "a.d\udcff"}, notes=("wrote a.d\udcff",)))
+    result = execute(made, {"x": 0.5}, tmp_path)
+    assert result.ok and result.artifacts["data"].endswith("a.d\\udcff") and result.notes == ("wrote a.d\\udcff",)
+    assert json.loads(result.model_dump_json())["artifacts"] == dict(result.artifacts)
+    path = next(tmp_path.glob("*/result.json"))
+    path.write_text(path.read_text().replace("\\\\udcff", "\\udcff"))  # as a version before has written it
+    assert "\\udcff" in path.read_text()
+    assert execute(made, {"x": 0.5}, tmp_path).artifacts == result.artifacts

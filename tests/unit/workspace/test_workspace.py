@@ -23,6 +23,7 @@ import pytest
 
 from hpcagent.errors import BadInput, NotPermitted, RunDirGone, RunDirLocked, StoreFull
 from hpcagent.gate.not_allowed import NotAllowed
+from hpcagent.model.records import Result
 from hpcagent.store.journal import read_events
 from hpcagent.workspace.client import Workspace
 from hpcagent.workspace.core import Core
@@ -1027,3 +1028,19 @@ def test_a_service_ends_when_its_workspace_is_removed(root):
     while Path(f"/proc/{pid}").exists() and time.monotonic() < until:
         time.sleep(0.05)
     assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_result_that_cannot_be_written_holds_up_nobody_elses(core):
+    """It has failed, with why; those behind it are recorded."""
+    good = core.run(me(core), "synthetic", {"x": 0.3})["id"]
+    core.wait(me(core), good, PATIENCE_S)
+    row = core.rows[good]
+    result = Result.model_validate({**row.result, "manifest": row.manifest})
+    odd = result.model_copy(update={"artifacts": {"data": "a.d\udcff"}})
+    row.state = "running"
+    core._late += [(row, odd, 0.0)]
+    core._take_late()
+    assert row.state == "failed" and "could not be recorded" in " ".join(core.news)
+    assert not core._late and row.result["failure"]
+    later = core.run(me(core), "synthetic", {"x": 0.4})["id"]
+    assert core.wait(me(core), later, PATIENCE_S)["state"] == "completed"
