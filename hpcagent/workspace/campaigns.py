@@ -296,6 +296,11 @@ class Campaigns(Booking):
         else:
             self._end(row, "failed", note="it had not begun when the service ended; ask for it again")
             return
+        try:
+            self.references.app(row.reference)
+        except NotAllowed as refused:  # since it was let through
+            self._end(row, "failed", note=f"not begun by the new service: {plain(refused.why)}")
+            return
         asked = Request.model_validate({**row.request, "node_hours": row.node_hours_at_most})
         self._beginning.add(row.id)
         threading.Thread(target=self._begin_late, args=(row, asked, toml, changes), daemon=True).start()

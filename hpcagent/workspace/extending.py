@@ -96,6 +96,7 @@ class Extending(Campaigns):
         if data_only:
             check_changes(changes)
         folder = self._workdir(row)
+        self.references.app(row.reference)  # refuses a tool that was rejected since, and an app that was removed
         try:
             written, campaign = load_run(folder), load_run(folder, changes=changes)
             check_options(campaign)

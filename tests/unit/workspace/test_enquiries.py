@@ -636,3 +636,14 @@ def test_points_of_a_sweep_that_are_outside_of_what_ran_are_said_with_the_price(
     inside = {"until.max_runs": 3, "sweep.values.run_time_s": [0.01, 0.015, 0.02]}
     found = core.estimate_extension(me(core), one, changes=inside)
     assert found["runs"] == 1 and found["from"] == "the mean of 2 runs of this campaign"
+
+
+def test_a_campaign_whose_tool_was_rejected_since_does_not_go_on(core, campaign, monkeypatch):
+    def rejected(reference: str) -> Any:
+        raise NotAllowed("contract", "the tool is rejected", field="app", value=reference)
+
+    monkeypatch.setattr(core.references, "app", rejected)
+    for ask in (core.estimate_extension, core.extend):
+        with pytest.raises(NotAllowed, match="the tool is rejected"):
+            ask(me(core), campaign, changes={"until.max_runs": 10})
+    assert core.rows[campaign].over
