@@ -341,15 +341,15 @@ class Held:
                 written = 0
                 while written < len(line):
                     written += os.write(self._descriptor, line[written:])
+                now = time.monotonic()
+                if sync or now - self._lines._synced_at > SYNC_EVERY_S:
+                    os.fsync(self._descriptor)  # which may be the first to say that a quota is used up
+                    self._lines._synced_at = now
             except OSError:
                 with contextlib.suppress(OSError):
                     os.ftruncate(self._descriptor, self.size)
                 raise
             self.size += len(line)
-            now = time.monotonic()
-            if sync or now - self._lines._synced_at > SYNC_EVERY_S:
-                os.fsync(self._descriptor)
-                self._lines._synced_at = now
         return Line(n, {"n": n, **data}, self.size, line[-11:-3].decode())
 
     def cut(self, end: int) -> int:

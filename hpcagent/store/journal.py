@@ -103,18 +103,19 @@ class Journal:
         if now - self._checked_at > CHECK_EVERY_S:
             self.check(beside=now - self._looked_at > SYNC_EVERY_S)
         with refusing_clearly(self.path):
-            written = 0
+            before, written = self._size, 0
             try:
                 while written < len(lines):
                     written += os.write(self._descriptor, lines[written:])
-            except OSError:
+                self._size += len(lines)
+                if time.monotonic() - self._synced_at > SYNC_EVERY_S:
+                    self.sync()  # a file system on a network may say only now that a quota is used up
+            except (OSError, StoreError):
+                self._size = before  # where it cannot be cut, the next look refuses the file
                 with contextlib.suppress(OSError):
-                    if os.fstat(self._descriptor).st_size == self._size + written:  # else others have written, too
-                        os.ftruncate(self._descriptor, self._size)
+                    if os.fstat(self._descriptor).st_size == before + written:  # else others have written, too
+                        os.ftruncate(self._descriptor, before)
                 raise
-            self._size += len(lines)
-            if time.monotonic() - self._synced_at > SYNC_EVERY_S:
-                self.sync()
 
     def look(self) -> None:
         """Do as `check`, where that was not done for a while: for a coordinator that has nothing to write.

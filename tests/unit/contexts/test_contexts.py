@@ -25,6 +25,7 @@ from hpcagent.contexts import (
 )
 from hpcagent.contexts import contexts as module
 from hpcagent.contexts import document as documents
+from hpcagent.contexts import lines as lines_module
 from hpcagent.contexts.lines import Lines
 from hpcagent.errors import BadInput, Busy, Damaged, Stale, StoreError, StoreFull
 
@@ -518,3 +519,18 @@ def test_one_who_waited_for_a_file_that_was_removed_writes_the_new_one(tmp_path)
         path.unlink()
     writer.join()
     assert [line.data["by"] for line in Lines(path).each()] == ["the one who waited"]
+
+
+def test_what_a_disk_refuses_at_fsync_is_not_in_the_journal(context, monkeypatch):
+    before = context.path.read_bytes()
+
+    def refused(descriptor):
+        raise OSError(122, "Disk quota exceeded")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", refused)
+        patched.setattr(lines_module, "SYNC_EVERY_S", -1.0)
+        with pytest.raises(StoreFull, match="quota"):
+            context.write(add_job("j"), by="me")
+    assert context.path.read_bytes() == before
+    assert context.write(add_job("j"), by="me").version == 2

@@ -16,7 +16,7 @@ import pytest
 
 from hpcagent.apps.ending import run_mpi
 from hpcagent.apps.run import Run
-from hpcagent.errors import BadInput, RunDirLocked, StoreError, StoreFull
+from hpcagent.errors import BadInput, RunDirGone, RunDirLocked, StoreError, StoreFull
 from hpcagent.lifeline import FORKS
 from hpcagent.model.contract import Contract, Metric
 from hpcagent.model.parameter import Choice, Float
@@ -360,3 +360,27 @@ def test_no_program_is_started_while_hdf5_is_written(tmp_path, what):
         other.start()
         assert not done.wait(0.3)
     assert done.wait(20)
+
+
+def test_what_a_disk_refuses_only_when_it_is_asked_to_keep_it_is_not_in_the_journal(tmp_path, monkeypatch):
+    """A network file system says at fsync that a quota is used up: the caller asks again, and nothing counts twice."""
+    path = tmp_path / "events.jsonl"
+    journal = Journal.open(path)
+    journal.append([{"event": "one"}])
+    before = path.read_bytes()
+
+    def refused(descriptor):
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", refused)
+        journal._synced_at = -1e9
+        with pytest.raises(StoreFull):
+            journal.append([{"event": "two"}])
+        assert path.read_bytes() == before
+        patched.setattr(os, "ftruncate", refused)  # nor can it be cut: then nothing is written behind it
+        with pytest.raises(StoreFull):
+            journal.append([{"event": "two"}])
+    with pytest.raises(RunDirGone):
+        journal.check()
+    journal.close()
