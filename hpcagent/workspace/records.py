@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -244,13 +244,20 @@ class Records:
             self.damaged += 1
         return row
 
-    def _end(self, row: Row, state: str, **more: Any) -> None:
-        event = {"event": "ended", "id": row.id, "state": state, "at": self._clock()}
-        event |= {name: value for name, value in more.items() if value is not None}
-        self._write(event)
-        self._ended(event)
+    def _end(
+        self, row: Row, state: str, *, sharing: Sequence[Row] = (), note: str | None = None, **more: Any
+    ) -> None:
+        """Write down that a run or campaign has ended, and those that share its work: all of them or none."""
+        facts = {"event": "ended", "state": state, "at": self._clock()}
+        said = {name: value for name, value in {**more, "note": note}.items() if value is not None}
+        shared = {"result": more.get("result"), "note": "the same work had been asked for before"}
+        events = [facts | {"id": row.id} | said, *(facts | {"id": one.id} | shared for one in sharing)]
+        self._write(*events)
+        for event in events:
+            self._ended(event)
         self._turn.notify_all()
-        self._tell_end(row)
+        for one in (row, *sharing):
+            self._tell_end(one)
 
     def _tell_end(self, row: Row) -> None:
         """Tell that it has ended, as its last line in the journal says."""

@@ -95,15 +95,13 @@ class Sending(Telling):
         self._end(
             row,
             state,
+            sharing=[one for one in self._waiting_for(row.execution_id) if one.job == row.job and one is not row],
             result=fields,
             node_hours=hours,
             usd=0.0 if price is None else price * hours,
             bytes=size_of(self._workdir(row)),
             note=lost if lost_node_hours else None,
         )
-        for other in self._waiting_for(row.execution_id):
-            if other.job == row.job:
-                self._share(other, row)
 
     def _share(self, row: Row, with_: Row) -> None:
         self._end(row, with_.state, result=with_.result, note="the same work had been asked for before")

@@ -369,7 +369,7 @@ def test_what_a_disk_refuses_only_when_it_is_asked_to_keep_it_is_not_in_the_jour
     journal.append([{"event": "one"}])
     before = path.read_bytes()
 
-    def refused(descriptor):
+    def refused(*_):
         raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
 
     with monkeypatch.context() as patched:

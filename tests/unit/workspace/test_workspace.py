@@ -17,13 +17,15 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from hpcagent.errors import BadInput, NotPermitted, RunDirGone, RunDirLocked, StoreFull
 from hpcagent.gate.not_allowed import NotAllowed
-from hpcagent.model.records import Result
+from hpcagent.gate.rules import Caller
+from hpcagent.model.records import Cost, Result
 from hpcagent.store.journal import read_events
 from hpcagent.workspace.client import Workspace
 from hpcagent.workspace.core import Core
@@ -1044,3 +1046,30 @@ def test_a_result_that_cannot_be_written_holds_up_nobody_elses(core):
     assert not core._late and row.result["failure"]
     later = core.run(me(core), "synthetic", {"x": 0.4})["id"]
     assert core.wait(me(core), later, PATIENCE_S)["state"] == "completed"
+
+
+def test_those_who_share_a_run_end_with_it_in_one_write(core, monkeypatch):
+    """A disk that is full between two lines would leave one of them waiting, and book the run again."""
+    jobs = []
+    desk = SimpleNamespace(add=jobs.append, busy=0, close=lambda **_: None)
+    monkeypatch.setattr(core.sites, "desk", lambda row: desk)
+    ada, bob = (Caller(name=name, role="planner") for name in ("ada", "bob"))
+    one, other = (core.run(who, "synthetic", {"x": 0.3})["id"] for who in (ada, bob))
+    assert core.rows[other].shares == one
+    write, ended_in = core._write, []
+
+    def full_once(*events):
+        if events[0]["event"] == "ended":
+            ended_in.append([event["id"] for event in events])
+            if len(ended_in) == 1:
+                raise StoreFull("No space left on device", path="journal")
+        write(*events)
+
+    monkeypatch.setattr(core, "_write", full_once)
+    (job,) = jobs
+    cost = Cost(wall_s=3600.0, node_hours=1.0)
+    job.ended(Result(manifest=job.manifest, status="COMPLETED", cost=cost, started_at=1.0, ended_at=2.0), 0.0)
+    core.look()
+    assert ended_in == [[one, other], [one, other]]
+    assert {core.rows[one].state, core.rows[other].state} == {"completed"} and not core._late
+    assert (core.accounts.of("ada").node_hours, core.accounts.of("bob").node_hours) == (1.0, 0.0)
