@@ -278,6 +278,7 @@ class Tools:
         sha256: str = "",
         despite_tests: bool = False,
         dry_run: bool = False,
+        on_record: Callable[[ToolRecord], None] = lambda record: None,
     ) -> ToolRecord:
         """Approve or reject a tool as it is now; one that is approved can be rejected later.
 
@@ -289,6 +290,7 @@ class Tools:
             sha256: The digest of the text that they have read, all 64 digits; empty: not said.
             despite_tests: Approve it although its tests have failed or could not run.
             dry_run: Check all that a decision needs, and decide nothing.
+            on_record: Puts the decision on record, before anybody else looks at the tool.
 
         Raises:
             BadInput: It is not there, its text has errors or is another than they read, or its tests say no.
@@ -325,6 +327,7 @@ class Tools:
             elif record.state == "approved":
                 write_record(self._version(name, record.version, "json"), decided)
             write_record(self._path(name, "json"), decided)
+            on_record(decided)
             return decided
 
     def _keep_version(self, record: ToolRecord) -> None:

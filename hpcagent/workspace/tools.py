@@ -288,21 +288,30 @@ class Registered(Following):
                     allowed="somebody else with the right to approve",
                     do="ask one of them",
                 )
-        record = self.tools.decide(
-            name,
-            approve=approve,
-            by=caller.name,
-            note=plain(note)[:2000],
-            # What was looked at above is what is decided on.
-            sha256=sha256 or before.sha256,
-            despite_tests=despite_tests,
-            dry_run=dry_run,
-        )
-        self._tell_changes()
-        if dry_run:
-            return self._card(self.tools.see(name))
         kind = "tool_approved" if approve else "tool_rejected"
-        self._tell_line(self._note(kind, record, by=caller.name, note=record.note))
+        lines: list[dict[str, Any]] = []
+
+        def on_record(record: ToolRecord) -> None:
+            lines.append(self._note(kind, record, by=caller.name, note=record.note))
+
+        # Whoever has both locks takes the workspace's first.
+        with self._turn:
+            record = self.tools.decide(
+                name,
+                approve=approve,
+                by=caller.name,
+                note=plain(note)[:2000],
+                # What was looked at above is what is decided on.
+                sha256=sha256 or before.sha256,
+                despite_tests=despite_tests,
+                dry_run=dry_run,
+                on_record=on_record,
+            )
+            if not (lines or dry_run):  # it stood so before
+                on_record(record)
+        self._tell_changes()
+        for line in lines:
+            self._tell_line(line)
         return self._card(self.tools.see(name))
 
     def remove_tool(self, caller: Caller, *, name: str) -> dict[str, Any]:

@@ -748,3 +748,31 @@ def test_what_is_wrong_with_a_run_of_a_tool_names_commands_that_there_are(core, 
         core.run(by(core, "ada"), app="counted", params={"file": "a.txt"})
     with pytest.raises(BadInput, match="`hpcagent tools list` has those that there are"):
         core.get_tool(by(core, "ada"), name="nobody")
+
+
+def test_an_approval_that_others_look_at_meanwhile_stands(core, monkeypatch):
+    """The journal may be slow: until it has the approval nobody else sees the tool as approved, nor as edited."""
+    names = [f"half{i}" for i in range(4)]
+    for name in names:
+        (made,) = core.tools.register(HALF.replace("half", name), by="ada")
+        core.tools.tested(name, made.sha256, Trial(state="none"))
+    write, looking = core._write, threading.Event()
+
+    def slowly(*events):
+        time.sleep(0.05)
+        write(*events)
+
+    def look():
+        while not looking.is_set():
+            core.list_tools(by(core, "bob"))
+
+    monkeypatch.setattr(core, "_write", slowly)
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        said = [core.decide_tool(by(core, "bob"), name=name, approve=True, despite_tests=True) for name in names]
+    finally:
+        looking.set()
+        thread.join()
+    assert [(one["state"], one["version"]) for one in said] == [("approved", "1.0.0")] * 4
+    assert {one["state"] for one in core.list_tools(by(core, "bob"))} == {"approved"}
