@@ -177,6 +177,13 @@ def _python() -> list[str]:
     """Folders of this Python and of its packages, outside of the system's."""
     paths = [sys.prefix, sys.base_prefix, *(sysconfig.get_path(p) for p in ("stdlib", "purelib", "platlib"))]
     paths += [str(Path(sys.executable).resolve().parent.parent)]
+    # A Python that was installed into the home folder itself: of that only what is Python's.
+    home = os.path.realpath(Path.home())
+    paths = [
+        part
+        for path in paths
+        for part in ([f"{path}/bin", f"{path}/lib"] if _holds(os.path.realpath(path), home) else [path])
+    ]
     found: list[str] = []
     for path in paths:
         for one in (path, os.path.realpath(path)):
@@ -184,6 +191,11 @@ def _python() -> list[str]:
             if outside and Path(one).is_dir():
                 found.append(one)
     return sorted(found)
+
+
+def _holds(folder: str, path: str) -> bool:
+    """Whether a path is a folder, or lies in it; the root holds nothing here, as it is not bound."""
+    return folder != "/" and Path(path).is_relative_to(folder)
 
 
 def _outermost(paths: Iterable[str]) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcagent.apps.sandbox import confined
 from hpcagent.apps.sandbox import tiers as tiers_module
 from hpcagent.apps.sandbox.calls import call_text, run_boxed
 from hpcagent.apps.sandbox.outputs import taken_out
@@ -437,3 +438,14 @@ def test_two_sandboxes_at_once_have_folders_of_their_own(tmp_path):
         thread.join()
     assert sorted(box.stdout for box in done) == ["0\n", "1\n", "2\n"]
     assert sorted((tmp_path / str(i) / "n").read_text() for i in range(3)) == ["0\n", "1\n", "2\n"]
+
+
+def test_a_python_in_the_home_folder_itself_does_not_bring_home_along(tmp_path, monkeypatch):
+    for folder in ("bin", "lib", ".ssh"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(confined.sys, "base_prefix", str(tmp_path))
+    bound = confined._python()
+    assert {str(tmp_path / "bin"), str(tmp_path / "lib")} <= set(bound) and str(tmp_path) not in bound
+    monkeypatch.setattr(confined.sys, "base_prefix", str(tmp_path.parent))
+    assert str(tmp_path.parent) not in confined._python()
