@@ -7,8 +7,8 @@ import os
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,16 @@ class Subscriptions:
             BadInput: Its owner has very many.
             StoreFull: The disk refuses.
         """
-        self._enter(_entry_of(made), limited=made.owner)
+
+        def check() -> None:
+            mine = [s for s in self._subscriptions.values() if s.owner == made.owner and not _expired(s)]
+            if len(mine) >= _MOST_SUBSCRIPTIONS:
+                raise BadInput(
+                    f"{made.owner!r} has {len(mine)} subscriptions; at most {_MOST_SUBSCRIPTIONS} are allowed. "
+                    "End some (`unsubscribe`), or give them expires_s."
+                )
+
+        self._enter(_entry_of(made), check=check)
 
     def end(self, subscription_id: str, *, owner: str) -> None:
         """End a subscription; again, it does nothing.
@@ -179,22 +188,27 @@ class Subscriptions:
             finally:
                 os.close(descriptor)
 
-    def _enter(self, entry: Mapping[str, Any], *, limited: str = "") -> None:
-        def check() -> None:
-            mine = [s for s in self._subscriptions.values() if s.owner == limited and not _expired(s)]
-            if len(mine) >= _MOST_SUBSCRIPTIONS:
-                raise BadInput(
-                    f"{limited!r} has {len(mine)} subscriptions; at most {_MOST_SUBSCRIPTIONS} are allowed. End "
-                    "some (`unsubscribe`), or give them expires_s."
-                )
+    def bring_back(self, subscription: Subscription, n: int) -> None:
+        """Have a subscription stand at an event before the one it had come to.
 
+        Raises:
+            BadInput: It was ended meanwhile.
+            StoreFull: The disk refuses.
+        """
+        id, owner = subscription.subscription_id, subscription.owner
+        self.keep_cursor(id, n)
+        if subscription.after > n:
+            entry = _entry_of(replace(subscription, after=n))
+            self._enter(entry, check=lambda: self.active(id, owner=owner))
+
+    def _enter(self, entry: Mapping[str, Any], *, check: Callable[[], object] | None = None) -> None:
         with self._lock:
             known = set(self._subscriptions)
             self._register.compact()
             for id in known - self._subscriptions.keys():
                 with contextlib.suppress(OSError):
                     self._cursor(id).unlink()
-            self._register.enter(entry, sync=True, check=check if limited else None)
+            self._register.enter(entry, sync=True, check=check)
 
     def _catch_up(self) -> None:
         with contextlib.suppress(FileNotFoundError):

@@ -23,7 +23,7 @@ from hpcagent.contexts.events import Events
 from hpcagent.contexts.filters import Filter, field_of
 from hpcagent.contexts.lines import Line
 from hpcagent.contexts.register import Register
-from hpcagent.contexts.told import MISSED, Told, check_name, event_of
+from hpcagent.contexts.told import LOST, MISSED, Told, check_name, event_of
 from hpcagent.errors import BadInput, Damaged, HpcAgentError, RunDirLocked, in_brief
 from hpcagent.model.base import Record, build, read_toml
 from hpcagent.owners import require_own
@@ -332,6 +332,11 @@ class Triggers:
         while True:
             assert self._seen is not None
             lines, missed = self._events.log.read(self._seen, _MOST)
+            if not lines and not missed and (last := self._events.log.within(self._seen)) < self._seen:
+                reason = f"events {last + 1} to {self._seen}: {LOST}"
+                self._note(f"{MISSED}:{last + 1}", "", last + 1, "refused", reason)
+                self._write({"do": "seen", "to": last})
+                continue
             if missed:
                 reason = f"{missed} events were dropped before they were looked at"
                 self._note(f"{MISSED}:{self._seen + 1}", "", self._seen + 1, "refused", reason)
