@@ -89,6 +89,9 @@ class Subscriptions:
                     f"{made.owner!r} has {len(mine)} subscriptions; at most {_MOST_SUBSCRIPTIONS} are allowed. "
                     "End some (`unsubscribe`), or give them expires_s."
                 )
+            if made.subscription_id not in {s.subscription_id for s in mine}:
+                with contextlib.suppress(OSError):  # of one that was of this id and has expired
+                    self._cursor(made.subscription_id).unlink()
 
         self._enter(_entry_of(made), check=check)
 
@@ -147,10 +150,13 @@ class Subscriptions:
 
     def filter_of(self, subscription: Subscription) -> Filter:
         """Its conditions, read once."""
-        id = subscription.subscription_id
-        if id not in self._filters:
-            self._filters[id] = Filter(subscription.where)
-        return self._filters[id]
+        with self._lock:
+            id = subscription.subscription_id
+            if self._subscriptions.get(id) is not subscription:  # made anew meanwhile
+                return Filter(subscription.where)
+            if id not in self._filters:
+                self._filters[id] = Filter(subscription.where)
+            return self._filters[id]
 
     def _cursor(self, subscription_id: str) -> Path:
         return self._folder / "cursors" / subscription_id
@@ -216,6 +222,7 @@ class Subscriptions:
 
     def _forget(self) -> None:
         self._subscriptions.clear()
+        self._filters.clear()
         self._ended.clear()
 
     def _needed(self) -> Iterator[dict[str, Any]]:
@@ -234,6 +241,7 @@ class Subscriptions:
         try:
             id = str(data["subscription_id"])
             if data["do"] == "subscribe":
+                self._filters.pop(id, None)
                 self._subscriptions[id] = Subscription(
                     subscription_id=id,
                     owner=str(data["owner"]),

@@ -7,6 +7,7 @@ rule once, and what was begun when the process was killed is handed over again w
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -289,6 +290,7 @@ class Triggers:
         self._begun: dict[str, dict[str, Any]] = {}
         self._starts: dict[str, deque[float]] = {}
         self._seen: int | None = None
+        self._turn = threading.RLock()
         # Who writes there decides what is started.
         places = (self.folder, self._lines.path, events.folder, events.log.folder)
         require_own(*places, what="what the triggers start")
@@ -328,6 +330,10 @@ class Triggers:
             StoreFull: The record cannot be written; nothing is started without.
             Damaged: The events are not as they were written.
         """
+        with self._turn:  # of two threads that looked at once both would start the same
+            return self._run_once()
+
+    def _run_once(self) -> int:
         count = self._unfinished()
         while True:
             assert self._seen is not None

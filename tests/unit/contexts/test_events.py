@@ -225,6 +225,27 @@ def test_a_subscription_ends_when_it_is_ended_or_has_expired(events, monkeypatch
             events.subscribe("on_job_complete", owner="ada", expires_s=bad)
 
 
+def test_a_subscription_of_a_key_that_has_expired_is_made_anew_with_what_is_asked_then(events, monkeypatch):
+    def subscribe(job, **more):
+        return events.subscribe(
+            "on_job_complete", owner="ada", where={"job_id": job}, expires_s=60, key="k", **more
+        )
+
+    old = subscribe("old")
+    complete(events, "old")
+    complete(events, "new")
+    assert jobs(events, old) == ["old"]
+    events.acknowledge(old.subscription_id, 2, owner="ada")
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 61)
+    new = subscribe("new", after=0)
+    assert new.subscription_id == old.subscription_id and new.where != old.where
+    for one in (events, Events(events.folder)):
+        assert [n.n for n in one.look(new.subscription_id, owner="ada").notifications] == [2]
+    events.acknowledge(new.subscription_id, 2, owner="ada")
+    assert subscribe("new", after=0) == new and jobs(events, new) == []
+
+
 def test_a_subscription_may_begin_with_what_was_told_before(events):
     complete(events, "before")
     late = events.subscribe("on_job_complete", owner="ada", after=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -283,9 +284,21 @@ def test_events_that_are_told_after_a_crash_has_cut_the_log_start_what_the_rule_
     assert len({job.key for job in started}) == 16
 
 
-def test_it_waits_for_events_and_ends_when_none_come(events):
-    import threading
+def test_threads_that_look_at_once_start_each_event_once(events):
+    started = []
+    rule = RULE.model_copy(update={"most_per_minute": 100})
+    with hosted(events, [rule], lambda job: (time.sleep(0.01), started.append(job.key))) as triggers:
+        for _ in range(10):
+            promising(events)
+        threads = [threading.Thread(target=triggers.run_once) for _ in range(3)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+    assert len(started) == len(set(started)) == 10
 
+
+def test_it_waits_for_events_and_ends_when_none_come(events):
     started = []
     with hosted(events, [RULE], started.append) as triggers:
         teller = threading.Timer(0.2, lambda: promising(events))
