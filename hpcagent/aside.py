@@ -28,19 +28,22 @@ class Aside:
 
     def __init__(self) -> None:
         self._mine = gc.isenabled() and not gc.get_freeze_count()
-        self._thresholds = gc.get_threshold()
+        self._before = self._set = gc.get_threshold()
 
     def set(self, *, growing: bool = False) -> None:
         """Set aside what there is now; `growing`: what comes stays as well, and is looked at seldom."""
         if not self._mine:
             return
         if growing:
-            young, middle, old = self._thresholds
+            young, middle, old = self._before
             gc.set_threshold(young, middle, max(old, SELDOM))
+            self._set = gc.get_threshold()
         gc.freeze()
 
     def give_back(self) -> None:
         """Have the collector look at everything again."""
         if self._mine:
-            gc.set_threshold(*self._thresholds)
+            # What somebody has set meanwhile stays.
+            now = zip(gc.get_threshold(), self._set, self._before, strict=True)
+            gc.set_threshold(*(before if is_ == set_ else is_ for is_, set_, before in now))
             gc.unfreeze()

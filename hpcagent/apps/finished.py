@@ -74,6 +74,14 @@ def _misfit(fields: Any) -> str:
     for name, value in metrics.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not _finite(value):
             return f"metrics.{name} is {value!r:.40} and no finite number"
+    cost = fields.get("cost", {})
+    if not isinstance(cost, dict):
+        return f"its cost is {cost!r:.80}"
+    for name, value in cost.items():
+        if name == "cpu_s" and value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not _finite(value) or value < 0:
+            return f"cost.{name} is {value!r:.40} and no finite number from 0"
     return ""
 
 

@@ -84,7 +84,21 @@ class EventLog:
 
     def has(self, n: int) -> bool:
         """Whether a line of this number was written, also if it was dropped since."""
-        return n <= self._highest or n <= self.last()
+        if n > self._highest:
+            self._highest = max(self._highest, self.last())
+        return n <= self._highest
+
+    def within(self, n: int) -> int:
+        """A number, or that of the last line where there is none of this number: a crash of the machine took it.
+
+        Raises:
+            Busy: Another process has held the lock all the while.
+            Damaged: See `append`.
+        """
+        if self.has(n):
+            return n
+        with self._lock:  # with the file's lock what another machine has just written is seen
+            return min(n, self._with_newest(lambda held: self._last))
 
     def read(self, after: int, most: int) -> tuple[list[Line], int]:
         """The lines behind a number.
@@ -104,7 +118,8 @@ class EventLog:
             for _ in range(5):
                 with contextlib.suppress(FileNotFoundError):  # dropped this moment: look again which are there
                     found, missed = self._read(after, most)
-                    self._highest = max(self._highest, after + missed, *(line.n for line in found[-1:]))
+                    dropped = after + missed if missed else 0
+                    self._highest = max(self._highest, dropped, *(line.n for line in found[-1:]))
                     return found, missed
             raise StoreError(f"{self.folder} cannot be read: its files come and go.", path=str(self.folder))
 
@@ -123,13 +138,13 @@ class EventLog:
             start, at = (place[1], after) if place is not None and place[0] == first else (0, first - 1)
             end = start
             for line in self._file(first).each(after=at, end=start):
-                end = line.end
+                at, end = line.n, line.end
                 if line.n > after:
                     found.append(line)
                     after = line.n
                     if len(found) == most:
                         break
-            self._remember(after, first, end)
+            self._remember(at, first, end)
             if len(found) == most:
                 break
             if follows is not None and after < follows - 1:  # cut: what comes next is told at the next look

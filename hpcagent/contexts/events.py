@@ -15,6 +15,7 @@ from hpcagent.contexts.filters import Filter
 from hpcagent.contexts.subscriptions import Subscription, Subscriptions
 from hpcagent.contexts.told import (
     EVERYONE,
+    LOST,
     MISSED,
     NAMES,
     Delivery,
@@ -248,6 +249,14 @@ class Events:
         found: list[Notification] = []
         while len(found) < most:
             lines, missed = self.log.read(cursor, max(most, _SKIP))
+            if not lines and not missed and (last := self.log.within(cursor)) < cursor:
+                # Before anything new has these numbers.
+                self._subscribers.bring_back(subscription, last)
+                lost: dict[str, Any] = {"first": last + 1, "last": cursor, "count": cursor - last, "why": LOST}
+                lost["timestamp"] = timestamp(time.time())
+                found.append(Notification(subscription_id, MISSED, lost, last))
+                before = cursor = last
+                continue
             if missed:
                 gone: dict[str, Any] = {"first": cursor + 1, "last": cursor + missed, "count": missed}
                 gone["timestamp"] = timestamp(time.time())

@@ -72,7 +72,7 @@ class Register:
         self._take(found)
 
     def enter(
-        self, entry: Mapping[str, Any], *, sync: bool = False, check: Callable[[], None] | None = None
+        self, entry: Mapping[str, Any], *, sync: bool = False, check: Callable[[], object] | None = None
     ) -> None:
         """Write an entry, behind what others have written, and apply it.
 

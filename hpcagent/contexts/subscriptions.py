@@ -7,8 +7,8 @@ import os
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,19 @@ class Subscriptions:
             BadInput: Its owner has very many.
             StoreFull: The disk refuses.
         """
-        self._enter(_entry_of(made), limited=made.owner)
+
+        def check() -> None:
+            mine = [s for s in self._subscriptions.values() if s.owner == made.owner and not _expired(s)]
+            if len(mine) >= _MOST_SUBSCRIPTIONS:
+                raise BadInput(
+                    f"{made.owner!r} has {len(mine)} subscriptions; at most {_MOST_SUBSCRIPTIONS} are allowed. "
+                    "End some (`unsubscribe`), or give them expires_s."
+                )
+            if made.subscription_id not in {s.subscription_id for s in mine}:
+                with contextlib.suppress(OSError):  # of one that was of this id and has expired
+                    self._cursor(made.subscription_id).unlink()
+
+        self._enter(_entry_of(made), check=check)
 
     def end(self, subscription_id: str, *, owner: str) -> None:
         """End a subscription; again, it does nothing.
@@ -138,10 +150,13 @@ class Subscriptions:
 
     def filter_of(self, subscription: Subscription) -> Filter:
         """Its conditions, read once."""
-        id = subscription.subscription_id
-        if id not in self._filters:
-            self._filters[id] = Filter(subscription.where)
-        return self._filters[id]
+        with self._lock:
+            id = subscription.subscription_id
+            if self._subscriptions.get(id) is not subscription:  # made anew meanwhile
+                return Filter(subscription.where)
+            if id not in self._filters:
+                self._filters[id] = Filter(subscription.where)
+            return self._filters[id]
 
     def _cursor(self, subscription_id: str) -> Path:
         return self._folder / "cursors" / subscription_id
@@ -179,22 +194,27 @@ class Subscriptions:
             finally:
                 os.close(descriptor)
 
-    def _enter(self, entry: Mapping[str, Any], *, limited: str = "") -> None:
-        def check() -> None:
-            mine = [s for s in self._subscriptions.values() if s.owner == limited and not _expired(s)]
-            if len(mine) >= _MOST_SUBSCRIPTIONS:
-                raise BadInput(
-                    f"{limited!r} has {len(mine)} subscriptions; at most {_MOST_SUBSCRIPTIONS} are allowed. End "
-                    "some (`unsubscribe`), or give them expires_s."
-                )
+    def bring_back(self, subscription: Subscription, n: int) -> None:
+        """Have a subscription stand at an event before the one it had come to.
 
+        Raises:
+            BadInput: It was ended meanwhile.
+            StoreFull: The disk refuses.
+        """
+        id, owner = subscription.subscription_id, subscription.owner
+        self.keep_cursor(id, n)
+        if subscription.after > n:
+            entry = _entry_of(replace(subscription, after=n))
+            self._enter(entry, check=lambda: self.active(id, owner=owner))
+
+    def _enter(self, entry: Mapping[str, Any], *, check: Callable[[], object] | None = None) -> None:
         with self._lock:
             known = set(self._subscriptions)
             self._register.compact()
             for id in known - self._subscriptions.keys():
                 with contextlib.suppress(OSError):
                     self._cursor(id).unlink()
-            self._register.enter(entry, sync=True, check=check if limited else None)
+            self._register.enter(entry, sync=True, check=check)
 
     def _catch_up(self) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -202,6 +222,7 @@ class Subscriptions:
 
     def _forget(self) -> None:
         self._subscriptions.clear()
+        self._filters.clear()
         self._ended.clear()
 
     def _needed(self) -> Iterator[dict[str, Any]]:
@@ -220,6 +241,7 @@ class Subscriptions:
         try:
             id = str(data["subscription_id"])
             if data["do"] == "subscribe":
+                self._filters.pop(id, None)
                 self._subscriptions[id] = Subscription(
                     subscription_id=id,
                     owner=str(data["owner"]),

@@ -25,6 +25,7 @@ EVERYONE = "*"
 """The owner of events that everybody may see."""
 MISSED = "on_events_missed"
 """Told to a subscriber that was away for longer than events are kept."""
+LOST = "a crash of the machine took them; what is told now has their numbers"
 
 # Name -> the fields that its payload has at least.
 NAMES: dict[str, tuple[str, ...]] = {
@@ -131,15 +132,17 @@ def event_of(line: Line) -> Told:
     """
     data = line.data
     try:
+        at = float(data["at"])
         return Told(
             n=line.n,
-            at=float(data["at"]),
+            at=at,
             event=str(data["event"]),
             payload=dict(data["payload"]),
             owner=str(data["owner"]),
             readers=tuple(data.get("readers", ())),
             by=str(data.get("by", "")),
-            key=str(data.get("key", "") or f"event-{line.n}"),
+            # With the time: after a crash of the machine a number may be given twice.
+            key=str(data.get("key", "") or f"event-{line.n}-{at}"),
             cause=tuple(data.get("cause", ())),
         )
     except (KeyError, TypeError, ValueError) as error:

@@ -7,6 +7,7 @@ rule once, and what was begun when the process was killed is handed over again w
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,7 +24,7 @@ from hpcagent.contexts.events import Events
 from hpcagent.contexts.filters import Filter, field_of
 from hpcagent.contexts.lines import Line
 from hpcagent.contexts.register import Register
-from hpcagent.contexts.told import MISSED, Told, check_name, event_of
+from hpcagent.contexts.told import LOST, MISSED, Told, check_name, event_of
 from hpcagent.errors import BadInput, Damaged, HpcAgentError, RunDirLocked, in_brief
 from hpcagent.model.base import Record, build, read_toml
 from hpcagent.owners import require_own
@@ -289,6 +290,7 @@ class Triggers:
         self._begun: dict[str, dict[str, Any]] = {}
         self._starts: dict[str, deque[float]] = {}
         self._seen: int | None = None
+        self._turn = threading.RLock()
         # Who writes there decides what is started.
         places = (self.folder, self._lines.path, events.folder, events.log.folder)
         require_own(*places, what="what the triggers start")
@@ -328,10 +330,19 @@ class Triggers:
             StoreFull: The record cannot be written; nothing is started without.
             Damaged: The events are not as they were written.
         """
+        with self._turn:  # of two threads that looked at once both would start the same
+            return self._run_once()
+
+    def _run_once(self) -> int:
         count = self._unfinished()
         while True:
             assert self._seen is not None
             lines, missed = self._events.log.read(self._seen, _MOST)
+            if not lines and not missed and (last := self._events.log.within(self._seen)) < self._seen:
+                reason = f"events {last + 1} to {self._seen}: {LOST}"
+                self._note(f"{MISSED}:{last + 1}", "", last + 1, "refused", reason)
+                self._write({"do": "seen", "to": last})
+                continue
             if missed:
                 reason = f"{missed} events were dropped before they were looked at"
                 self._note(f"{MISSED}:{self._seen + 1}", "", self._seen + 1, "refused", reason)

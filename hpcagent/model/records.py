@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from hashlib import sha1
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
@@ -44,6 +44,7 @@ Role = Literal[
 ]
 Side = Literal["above", "below"]
 StopReason = Literal["blown_up", "limit", "cannot_win"]
+Taken = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 NAMESPACE: UUID = uuid5(NAMESPACE_URL, "https://hpcagent.example/execution")
 _NAMESPACE = NAMESPACE.bytes
@@ -238,10 +239,10 @@ class Cost(Record):
         node_hours: Nodes held (or the share of one) x wall time.
     """
 
-    wall_s: float = 0.0
-    cpu_s: float | None = None
-    core_hours: float = 0.0
-    node_hours: float = 0.0
+    wall_s: Taken = 0.0
+    cpu_s: Taken | None = None
+    core_hours: Taken = 0.0
+    node_hours: Taken = 0.0
 
 
 class InnerRun(Record):
@@ -259,7 +260,7 @@ class InnerRun(Record):
     app: str
     status: Status
     shared: bool = False
-    node_hours: float = 0.0
+    node_hours: Taken = 0.0
 
 
 class Stopped(Record):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -113,8 +114,14 @@ class Notebook:
             sha256 = hashlib.sha256(canonical_json(fields).encode()).hexdigest()
             line = (canonical_json({**fields, "sha256": sha256}) + "\n").encode()
             with refusing_clearly(self._path):
-                append_whole(self._path, line, self._place.file_mode)
-            self._place.write(self._head, canonical_json({"entries": number + 1, "sha256": sha256}).encode())
+                before = append_whole(self._path, line, self._place.file_mode)
+            try:
+                self._place.write(self._head, canonical_json({"entries": number + 1, "sha256": sha256}).encode())
+            except BaseException:
+                with contextlib.suppress(OSError, ContentChanged):
+                    if self._head_now() != (number + 1, sha256):
+                        os.truncate(self._path, before)
+                raise
         if torn:
             self._place.tell("torn", bytes=torn, kept_in="entries.torn")
         self._place.tell("appended", item=str(number + 1), sha256=sha256)
@@ -174,6 +181,9 @@ class Notebook:
 
     def _read(self) -> list[Entry]:
         self._place.gate.require("read")
+        return self._chain()
+
+    def _chain(self) -> list[Entry]:
         # The head first: entries are written before it, so whatever it speaks of is there.
         count, digest = self._head_now()
         entries: list[Entry] = []
@@ -225,14 +235,9 @@ class Notebook:
                 raise self._changed(1, f"and what follows are gone: {count} were written")
             return 0, _START
         entry = self._entry(line, count)
-        # Its writer may have been killed between the entry and the head.
-        if (entry.number, entry.sha256) != (count, digest) and (entry.number, entry.previous) != (
-            count + 1,
-            digest,
-        ):
-            raise self._changed(
-                entry.number, f"is the last one, where {count} were written and the digests differ"
-            )
+        if (entry.number, entry.sha256) != (count, digest):
+            # Writers may have been killed between an entry and the head: what follows from the head is theirs.
+            entry = self._chain()[-1]
         return entry.number, entry.sha256
 
     def _last_line(self) -> bytes:

@@ -131,31 +131,37 @@ class Lock:
             self._descriptor = open_plain(self._path, os.O_RDWR | os.O_CREAT)
         try:
             self._take()
-        except BlockingIOError:
-            owner = self._owner()
+            with refusing_clearly(self._path):
+                self._sign()
+        except BaseException:
             os.close(self._descriptor)
             self._descriptor = -1
+            raise
+
+    def _take(self) -> None:
+        try:
+            self._try()
+        except BlockingIOError:
             raise RunDirLocked(
-                f"{self._path.parent} is in use by another coordinator ({owner}). Wait for it, stop it with "
-                "Ctrl-C or SIGTERM, or choose another --run-dir.",
+                f"{self._path.parent} is in use by another coordinator ({self._owner()}). Wait for it, stop it "
+                "with Ctrl-C or SIGTERM, or choose another --run-dir.",
                 path=str(self._path.parent),
             ) from None
         except OSError as error:
             # A file system without locks: say so rather than pretend.
-            os.close(self._descriptor)
-            self._descriptor = -1
             raise StoreError(
                 f"{self._path.parent} is on a file system without file locks ({error.strerror}); put the run "
                 "directory elsewhere (scratch, home).",
                 path=str(self._path.parent),
             ) from error
+
+    def _sign(self) -> None:
         self._before = os.pread(self._descriptor, 4096, 0)
         text = json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()})
-        with refusing_clearly(self._path):
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, text.encode(), 0)
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, text.encode(), 0)
 
-    def _take(self) -> None:
+    def _try(self) -> None:
         for tries_left in reversed(range(_TRIES)):
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from hpcagent.campaign.loading import list_configs
 from hpcagent.errors import BadInput, HpcAgentError, NotPermitted, NotThere
@@ -25,7 +26,7 @@ from hpcagent.model.schema import input_schema
 from hpcagent.model.texts import as_name
 from hpcagent.web.asked import Asked, CampaignAsked, Decision, Explain, Extension, Nothing, PackagedAsked, RunAsked
 from hpcagent.web.chat import Answered, Chat, QuestionAsked
-from hpcagent.web.feed import Feed, Listener, Message, units_of
+from hpcagent.web.feed import Feed, Message, units_of
 from hpcagent.web.toolbox import AgentAsked, Assignment, ToolAsked, Toolbox, ToolDecision
 from hpcagent.workspace.answers import campaign_toml
 from hpcagent.workspace.client import Workspace
@@ -302,15 +303,14 @@ class _Api:
     async def stream(self, request: Request) -> Response:
         """Messages since the number of the query, without end; `reset` where the page has to begin anew."""
         after = request.query_params.get("after", "")
-        listening = self._feed.listen(after)
-        headers = {"x-accel-buffering": "no"}
-        if listening is None:
-            return StreamingResponse(_reset(), media_type="text/event-stream", headers=headers)
-        listener, missed = listening
-        body = self._messages(listener, missed)
-        return StreamingResponse(body, media_type="text/event-stream", headers=headers)
+        return _Stream(self._messages(after))
 
-    async def _messages(self, listener: Listener, missed: list[Message]) -> AsyncIterator[str]:
+    async def _messages(self, after: str) -> AsyncGenerator[str]:
+        listening = self._feed.listen(after)
+        if listening is None:
+            yield RESET
+            return
+        listener, missed = listening
         try:
             yield ": begun\n\n"
             for one in missed:
@@ -339,8 +339,18 @@ class _Api:
 RESET = "event: reset\ndata: {}\n\n"
 
 
-async def _reset() -> AsyncIterator[str]:
-    yield RESET
+class _Stream(StreamingResponse):
+    """Ends its body with itself: of a page that has gone nobody listens on, before the first byte either."""
+
+    def __init__(self, body: AsyncGenerator[str]) -> None:
+        super().__init__(body, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+        self._body = body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._body.aclose()
 
 
 def _clean_columns(found: Mapping[str, Any]) -> dict[str, Any]:

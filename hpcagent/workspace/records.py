@@ -225,6 +225,7 @@ class Records:
         row = self.rows[event["id"]]
         if not math.isfinite(event["at"]):
             raise ValueError("a time that is none.")
+        _check_cost(event)
         row.state, row.ended_at, row.result = event["state"], event["at"], event.get("result")
         row.note = event.get("note", row.note)
         row.settled += event.get("node_hours", 0.0)
@@ -293,6 +294,7 @@ class Records:
     def _took(self, event: Mapping[str, Any]) -> None:
         """What it really took is known."""
         row = self.rows[event["id"]]
+        _check_cost(event)
         row.took = event.get("cost", {"node_hours": event["node_hours"]})
         self.accounts.settle(row.owner, row.id, event["node_hours"], event["usd"])
 
@@ -505,6 +507,11 @@ class Records:
                 "people": people,
                 "accuracy": self.experience.accuracy(caller),
             }
+
+
+def _check_cost(event: Mapping[str, Any]) -> None:
+    if not all(0.0 <= event.get(name, 0.0) < math.inf for name in ("node_hours", "usd")):
+        raise ValueError("a cost that is none.")
 
 
 FOLLOWS: Mapping[str, Callable[[Records, Mapping[str, Any]], object]] = {

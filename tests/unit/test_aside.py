@@ -10,6 +10,7 @@ import pytest
 
 import hpcagent as ha
 from hpcagent.apps.landscape import synthetic
+from hpcagent.aside import Aside
 from hpcagent.campaign.coordinator import Coordinator
 
 
@@ -64,3 +65,21 @@ def test_what_somebody_has_set_aside_stays_so(campaign: ha.Campaign, tmp_path: P
         assert 0 < gc.get_freeze_count() <= count
     finally:
         gc.unfreeze()
+
+
+def test_thresholds_that_somebody_has_set_meanwhile_stay_so() -> None:
+    before = gc.get_threshold()
+    try:
+        aside = Aside()
+        aside.set(growing=True)
+        gc.set_threshold(5000, 20, 100)
+        aside.give_back()
+        assert gc.get_threshold() == (5000, 20, 100) and gc.get_freeze_count() == 0
+        gc.set_threshold(*before)
+        aside = Aside()
+        aside.set(growing=True)
+        gc.set_threshold(5000, *gc.get_threshold()[1:])
+        aside.give_back()
+        assert gc.get_threshold() == (5000, *before[1:])
+    finally:
+        gc.set_threshold(*before)

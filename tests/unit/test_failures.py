@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,13 +14,13 @@ import pytest
 
 import hpcagent
 from hpcagent.apps import BUILT_IN
-from hpcagent.apps.finished import read_result
+from hpcagent.apps.finished import final_result, read_result
 from hpcagent.apps.worker import execute
 from hpcagent.campaign.state import State
 from hpcagent.catalog import list_apps
-from hpcagent.errors import AppFailed, BlockLost, SiteFailed
+from hpcagent.errors import AppFailed, BadInput, BlockLost, SiteFailed
 from hpcagent.model.failures import CONTINUES, KINDS, MODES, kind_of_error, meaning, mode, name_of_end
-from hpcagent.model.records import Failure, Result
+from hpcagent.model.records import Cost, Failure, InnerRun, Result
 from hpcagent.sites.ended import failure_of
 from hpcagent.sites.schedulers.answers import FINAL
 from tests.trees import parsed
@@ -219,6 +220,24 @@ def test_an_app_that_fails_with_a_kind_that_does_not_exist_is_told_so(tmp_path):
     assert failure["kind"] == "contract" and failure["name"] == "Odd"
     assert "'physics' is none of simulation, contract, infrastructure, cancelled" in failure["message"]
     assert read_result(tmp_path / "one")["failure"] == failure  # final, like every contract failure
+
+
+@pytest.mark.parametrize("hours", [-1e6, float("nan"), float("inf"), None, "1", True])
+def test_a_cost_that_is_none_is_no_result(hours, tmp_path):
+    fields = {"status": "COMPLETED", "metrics": {}, "cost": {"wall_s": 1.0, "cpu_s": None, "node_hours": 0.5}}
+    (tmp_path / "result.json").write_text(json.dumps(fields))
+    assert read_result(tmp_path) == fields
+    (tmp_path / "result.json").write_text(json.dumps(fields | {"cost": {"wall_s": 1.0, "node_hours": hours}}))
+    assert final_result(tmp_path)[0] is None and "cost.node_hours is" in final_result(tmp_path)[1]
+
+
+@pytest.mark.parametrize("taken", [-1e6, float("nan"), float("inf")])
+def test_what_a_run_took_is_finite_and_not_below_zero(taken):
+    for name in ("wall_s", "cpu_s", "core_hours", "node_hours"):
+        with pytest.raises(BadInput, match=name):
+            Cost(**{name: taken})
+    with pytest.raises(BadInput, match="node_hours"):
+        InnerRun(execution_id="e", app="a", status="COMPLETED", node_hours=taken)
 
 
 def test_retries_of_journals_without_charged_are_read():

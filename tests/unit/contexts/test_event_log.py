@@ -63,3 +63,16 @@ def test_a_file_that_was_cut_to_where_it_was_left_is_not_gone_on_with(tmp_path: 
     assert one.append({"x": 1}) > 3 and numbers(tmp_path)[:3] == [1, 2, 3]
     newest = max(tmp_path.glob("*.jsonl"), key=lambda p: p.stem)
     assert newest != path and path.stat().st_size == size
+
+
+def test_a_number_beyond_the_last_line_is_no_place_and_does_not_count_as_written(tmp_path: Path) -> None:
+    log = EventLog(tmp_path, keep=1000, keep_s=1e6)
+    for n in range(10):
+        log.append({"x": n})
+    assert log.read(12, 100) == ([], 0) and log.read(10**9, 1) == ([], 0)
+    assert not log.has(12) and not log.has(10**9) and log.has(10)
+    assert (log.within(7), log.within(10), log.within(12)) == (7, 10, 10)
+    for n in range(10, 15):
+        log.append({"x": n})
+    assert [line.n for line in log.read(12, 100)[0]] == [13, 14, 15]
+    assert log.has(15) and log.within(15) == 15

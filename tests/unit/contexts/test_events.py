@@ -171,6 +171,29 @@ def test_one_who_was_away_for_longer_than_events_are_kept_is_told_how_many_are_g
     assert jobs(events, mine) == kept
 
 
+def test_a_subscriber_ahead_of_a_log_that_a_crash_has_cut_is_brought_back_and_told(events):
+    old = events.subscribe("on_job_complete", owner="ada")
+    for i in range(1, 11):
+        complete(events, f"j{i}")
+    events.acknowledge(old.subscription_id, 10, owner="ada")
+    new = events.subscribe("on_job_complete", owner="ada")  # it began behind what is lost
+    (path,) = events.log.folder.glob("*.jsonl")
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:7]))
+    events = Events(events.folder)  # the machine is up again
+    for one in (old, new):
+        (gone,) = events.look(one.subscription_id, owner="ada").notifications
+        assert gone.event == MISSED and gone.n == 7 and "crash" in gone.payload["why"]
+        assert [gone.payload[name] for name in ("first", "last", "count")] == [8, 10, 3]
+        events.acknowledge(one.subscription_id, gone.n, owner="ada")
+        assert jobs(events, one) == []
+    for i in range(100, 106):
+        complete(events, f"j{i}")
+    for again in (events, Events(events.folder)):
+        for one in (old, new):
+            found = again.look(one.subscription_id, owner="ada").notifications
+            assert [n.payload["job_id"] for n in found] == [f"j{i}" for i in range(100, 106)]
+
+
 def test_old_events_are_dropped_by_their_age(tmp_path):
     events = Events(tmp_path, keep=20, keep_s=1000)
     for i in range(10):
@@ -200,6 +223,27 @@ def test_a_subscription_ends_when_it_is_ended_or_has_expired(events, monkeypatch
     for bad in (0, -1, float("nan")):
         with pytest.raises(BadInput, match="expires_s="):
             events.subscribe("on_job_complete", owner="ada", expires_s=bad)
+
+
+def test_a_subscription_of_a_key_that_has_expired_is_made_anew_with_what_is_asked_then(events, monkeypatch):
+    def subscribe(job, **more):
+        return events.subscribe(
+            "on_job_complete", owner="ada", where={"job_id": job}, expires_s=60, key="k", **more
+        )
+
+    old = subscribe("old")
+    complete(events, "old")
+    complete(events, "new")
+    assert jobs(events, old) == ["old"]
+    events.acknowledge(old.subscription_id, 2, owner="ada")
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 61)
+    new = subscribe("new", after=0)
+    assert new.subscription_id == old.subscription_id and new.where != old.where
+    for one in (events, Events(events.folder)):
+        assert [n.n for n in one.look(new.subscription_id, owner="ada").notifications] == [2]
+    events.acknowledge(new.subscription_id, 2, owner="ada")
+    assert subscribe("new", after=0) == new and jobs(events, new) == []
 
 
 def test_a_subscription_may_begin_with_what_was_told_before(events):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -44,7 +45,7 @@ def test_an_event_starts_what_the_rule_says_with_arguments_of_its_payload(events
     (job,) = started
     assert (job.kind, job.name, job.arguments) == ("tool", "run_dft", {"structure": "CuZnO", "cutoff_eV": 400})
     assert (job.event.n, job.trigger, job.owner, job.again) == (n, "look_closer", "ada", False)
-    assert job.key == f"look_closer:event-{n}" and job.cause == (job.key,)
+    assert job.key == f"look_closer:event-{n}-{job.event.at}" and job.cause == (job.key,)
     (fired,) = triggers.history()
     assert (fired.state, fired.answer, fired.n) == ("started", "job-1", n)
 
@@ -204,8 +205,8 @@ def test_a_crash_at_the_action_hands_the_same_key_over_again(tmp_path, events, w
     (tmp_path / "triggers.toml").write_text(
         "[[triggers]]\nname = 'look_closer'\nwhen = 'new_promising_catalyst'\nthen = {tool = 'run_dft'}\n"
     )
-    promising(events)
-    promising(events)
+    promising(events, key="a")
+    promising(events, key="b")
 
     def run(word):
         code = subprocess.run(
@@ -216,7 +217,7 @@ def test_a_crash_at_the_action_hands_the_same_key_over_again(tmp_path, events, w
     assert run(when) == 9
     assert run("no crash") == 0 and run("no crash") == 0
     carried_out = (tmp_path / "carried_out").read_text().splitlines()
-    first, second = "look_closer:event-1", "look_closer:event-2"
+    first, second = "look_closer:a", "look_closer:b"
     before = [f"{first} False"] if when == "after" else []
     assert carried_out == [*before, f"{first} True", f"{second} False"]
 
@@ -263,9 +264,41 @@ def test_events_that_were_dropped_before_they_were_looked_at_are_named(tmp_path)
     assert note.state == "refused" and "events were dropped before they were looked at" in note.reason
 
 
-def test_it_waits_for_events_and_ends_when_none_come(events):
-    import threading
+def test_events_that_are_told_after_a_crash_has_cut_the_log_start_what_the_rule_says(events):
+    started = []
+    rule = RULE.model_copy(update={"most_per_minute": 100})
+    with hosted(events, [rule], started.append) as triggers:
+        for _ in range(10):
+            promising(events)
+        assert triggers.run_once() == 10
+    (path,) = events.log.folder.glob("*.jsonl")
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:7]))
+    again = Events(events.folder)  # the machine is up again
+    with hosted(again, [rule], started.append) as triggers:
+        assert triggers.run_once() == 0
+        assert "events 8 to 10: a crash" in triggers.history()[-1].reason
+        for _ in range(6):
+            promising(again)
+        assert triggers.run_once() == 6 and triggers.run_once() == 0
+    assert [job.event.n for job in started] == [*range(1, 11), *range(8, 14)]
+    assert len({job.key for job in started}) == 16
 
+
+def test_threads_that_look_at_once_start_each_event_once(events):
+    started = []
+    rule = RULE.model_copy(update={"most_per_minute": 100})
+    with hosted(events, [rule], lambda job: (time.sleep(0.01), started.append(job.key))) as triggers:
+        for _ in range(10):
+            promising(events)
+        threads = [threading.Thread(target=triggers.run_once) for _ in range(3)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+    assert len(started) == len(set(started)) == 10
+
+
+def test_it_waits_for_events_and_ends_when_none_come(events):
     started = []
     with hosted(events, [RULE], started.append) as triggers:
         teller = threading.Timer(0.2, lambda: promising(events))

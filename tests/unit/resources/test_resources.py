@@ -16,6 +16,7 @@ import pytest
 
 from hpcagent.errors import BadInput, ContentChanged, NotPermitted, StoreFull
 from hpcagent.resources import Caller, Database, Field, Range, Resource, Resources
+from hpcagent.resources.place import Place
 from hpcagent.resources.record import BUILT_IN, CATALYST_DB, DFT_RESULTS, LAB_NOTEBOOK
 
 DAY = 86400.0
@@ -625,7 +626,7 @@ def test_a_notebook_that_was_forged_whole_is_noticed_by_a_head_kept_elsewhere(tm
     (here / "entries.jsonl").write_bytes((there / "entries.jsonl").read_bytes())
     with pytest.raises(ContentChanged, match="entry 1 is not the last one that was written"):
         mine.verify()
-    with pytest.raises(ContentChanged, match="the digests differ"):
+    with pytest.raises(ContentChanged, match="is not the last one that was written"):
         mine.append(ENTRY)
     (here / "head.json").write_bytes((there / "head.json").read_bytes())
     assert mine.verify() == 1
@@ -653,6 +654,53 @@ def test_a_writer_killed_between_entry_and_head_has_lost_nothing(tmp_path):
     notebook.append(ENTRY)
     head.write_bytes(before)
     assert notebook.verify() == 2 and notebook.append(ENTRY).number == 3 and notebook.verify() == 3
+
+
+def test_writers_killed_one_after_the_other_between_entry_and_head_do_not_lock_the_notebook(tmp_path):
+    notebook = opened(tmp_path).notebook()
+    head = tmp_path / "lab_notebook" / "head.json"
+    notebook.append(ENTRY)
+    before = head.read_bytes()
+    notebook.append(ENTRY)
+    notebook.append(ENTRY)
+    head.write_bytes(before)
+    assert notebook.append(ENTRY).number == 4 and notebook.verify() == 4
+    # What does not follow from the head is still refused.
+    lines = (tmp_path / "lab_notebook" / "entries.jsonl").read_bytes().splitlines(keepends=True)
+    head.write_bytes(before)
+    (tmp_path / "lab_notebook" / "entries.jsonl").write_bytes(lines[0] + b"".join(lines[2:]))
+    with pytest.raises(ContentChanged, match="does not follow"):
+        notebook.append(ENTRY)
+
+
+def test_an_entry_whose_head_a_full_disk_refuses_is_cut_off_again(tmp_path, monkeypatch):
+    notebook = opened(tmp_path).notebook()
+    notebook.append(ENTRY)
+    folder = tmp_path / "lab_notebook"
+    before = (folder / "entries.jsonl").read_bytes()
+
+    def full(*_: object) -> None:
+        raise StoreFull("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Place, "write", full)
+        for _ in range(3):
+            with pytest.raises(StoreFull):
+                notebook.append(ENTRY)
+            assert (folder / "entries.jsonl").read_bytes() == before
+    assert notebook.append(ENTRY).number == 2
+
+    write = Place.write
+
+    def late(self: Place, path: Path, data: bytes) -> None:
+        write(self, path, data)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Place, "write", late)
+        with pytest.raises(KeyboardInterrupt):
+            notebook.append(ENTRY)
+    assert notebook.verify() == 3, "the head speaks of it"
 
 
 @pytest.mark.parametrize(

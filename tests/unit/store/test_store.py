@@ -251,6 +251,22 @@ def test_a_second_coordinator_is_told_who_has_the_folder(tmp_path):
     again.release()
 
 
+def test_a_lock_that_a_full_disk_refuses_is_not_kept(tmp_path, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    lock = Lock(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(StoreFull):
+            lock.acquire()
+    other = Lock(tmp_path)
+    other.acquire()
+    other.release()
+    lock.acquire()
+    lock.release()
+
+
 def test_a_read_only_folder_is_one_clear_error(tmp_path):
     # /proc refuses new files to everyone, root included.
     with pytest.raises(StoreFull):

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 import hpcagent as ha
+from hpcagent.web import api
 from hpcagent.web import feed as feed_module
+from hpcagent.web.chat import Chat
 from hpcagent.web.feed import COLUMNS, KEPT, MOST_WAITING, Feed
 
 
@@ -149,6 +154,33 @@ def test_where_nobody_looks_the_workspace_is_left_alone_until_somebody_does(work
         until(lambda: feed.resting)
     finally:
         feed.close()
+
+
+@pytest.mark.parametrize("begun", [0, 1, 2])
+@pytest.mark.parametrize("version", ["2.0", "2.4"])
+def test_of_a_page_that_goes_nobody_listens_on(workspace: ha.Workspace, monkeypatch, begun: int, version: str):
+    monkeypatch.setattr(api, "PING_S", 0.01)
+    feed = Feed(workspace)
+    (route,) = (r for r in api.routes(workspace, feed, Chat(workspace, feed)) if r.path == "/api/stream")
+    query = f"after={feed.boot}-0".encode()
+    scope = {"type": "http", "method": "GET", "path": "/api/stream", "query_string": query, "headers": []}
+    scope["asgi"] = {"spec_version": version}
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()  # it is noticed where something is sent
+
+    async def send(message: Any) -> None:
+        if len(sent) == begun:
+            raise OSError("gone")
+        sent.append(message)
+
+    async def main() -> None:
+        with contextlib.suppress(Exception):
+            await route.handle(scope, receive, send)
+        assert len(sent) == begun and not feed._listeners
+
+    asyncio.run(main())
 
 
 def until(so: Callable[[], bool]) -> None:

@@ -441,6 +441,21 @@ def test_behind_very_many_events_of_others_nothing_is_told_twice(services, monke
     assert [event for event, _ in events_of(services)] == ["on_job_complete"] + 10 * ["of_mine"]
 
 
+@pytest.mark.parametrize("hours", ["much", None, -1e6, float("nan"), float("inf")])
+def test_a_cost_that_is_none_in_the_journal_counts_in_no_quota(services, hours):
+    services.ask("run", app="synthetic", params={"x": 0.1})
+    services.one.close()
+    journal = services.root / "journal.jsonl"
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    wrong = [line | {"node_hours": hours} if line["event"] == "ended" else line for line in lines]
+    journal.write_text("".join(json.dumps(line) + "\n" for line in wrong))
+    shutil.rmtree(services.root / "work")  # the run, whose end is not known any more, is done again
+    services.one = Service(services.root)
+    (row,) = services.core.rows.values()
+    assert services.core.damaged == 1 and row.state == "completed"
+    assert services.core.accounts.whole.node_hours == 0.0 and services.core.accounts.whole.in_flight == (0.0, 0.0)
+
+
 @pytest.mark.parametrize("at", ["yesterday", None, float("nan")])
 def test_a_time_that_is_none_in_the_journal_keeps_no_service_from_beginning(services, at):
     services.ask("run", app="synthetic", params={"x": 0.1})

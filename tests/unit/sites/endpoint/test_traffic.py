@@ -204,14 +204,18 @@ def test_one_request_that_is_refused_fails_its_own_run_only(there: There) -> Non
     assert small.call.future.result(0)["metrics"] == {"value": 2.0}
 
 
-def test_of_a_pack_the_run_without_a_good_answer_alone_has_failed(there: There) -> None:
+@pytest.mark.parametrize(
+    "odd",
+    [{"metrics": {"value": float("nan")}}, {"cost": {"node_hours": float("nan")}}, {"cost": {"wall_s": -1e6}}],
+)
+def test_of_a_pack_the_run_without_a_good_answer_alone_has_failed(there: There, odd: dict[str, Any]) -> None:
     call = Call(2, single=False)
     runs = [replace(run(i, estimated_s=0.001), call=call, index=i) for i in range(2)]
     there.add(*runs)
     for request in there.wire.of("run"):
         first = request["orders"][0]["manifest"]["params"]["x"] == 0.0
-        odd = {"metrics": {"value": float("nan")}} if first else {}
-        there.wire.answer(request, answers=[answer_of(order, **odd) for order in request["orders"]])
+        answers = [answer_of(order, **(odd if first else {})) for order in request["orders"]]
+        there.wire.answer(request, answers=answers)
     bad, good = call.future.result(0)
     assert (bad["failure"]["name"], bad["failure"]["kind"]) == ("BadResult", "infrastructure")
     assert good["metrics"] == {"value": 1.0}
