@@ -214,9 +214,24 @@ def test_a_sweep_has_points_and_no_answer(shell, tmp_path):
     (tmp_path / "s.toml").write_text('app = "synthetic"\n[sweep]\nvalues.x = [0.1, 0.3]\nreplicates = 1\n')
     code, said = shell("start", "s.toml", "--wait")
     campaign = ids(shell, "campaign")[0]
-    assert code == 0 and f"a sweep has no best point; its points: hpcagent workspace runs {campaign}" in said
+    assert code == 0 and f"its runs: hpcagent workspace runs {campaign}" in said and "best" not in said
+    answer = shell("answer", campaign)[1]
+    assert answer in said
+    head, *points = [line.split() for line in answer.splitlines()[-5:-2]]
+    assert head == ["x", "value", "error", "runs"] and [one[0] for one in points] == ["0.1", "0.3"], answer
+    found = json.loads(shell("answer", campaign, "--json")[1])
+    assert [one["params"] for one in found["points"]] == [{"x": 0.1}, {"x": 0.3}]
+    assert all(set(one["metrics"]) == {"value", "error"} for one in found["points"])
     _, head, first = shell("runs", campaign)[1].splitlines()[:3]
     assert head.split() == ["run", "state", "x", "value", "error", "folder"] and "0.1" in first.split()
+
+
+def test_the_runs_of_a_sweep_have_the_metrics_that_it_shows(shell, tmp_path):
+    text = 'app = "synthetic"\nshow = ["error"]\n[sweep]\nvalues.x = [0.1, 0.3]\nreplicates = 1\n'
+    (tmp_path / "s.toml").write_text(text)
+    assert shell("start", "s.toml", "--wait")[0] == 0
+    head = shell("runs", ids(shell, "campaign")[0])[1].splitlines()[1]
+    assert head.split() == ["run", "state", "x", "error", "folder"]
 
 
 def test_a_file_that_is_not_fetched_whole_leaves_nothing(shell, tmp_path, monkeypatch):
