@@ -11,9 +11,16 @@ from pathlib import Path
 
 import pytest
 
+import hpcagent as ha
 from hpcagent.cli import main
 from hpcagent.commands.workspace_shown import shown
+from hpcagent.errors import BadInput
 from hpcagent.workspace.client import Workspace
+
+
+@ha.app(parameters={name: ha.Text() for name in ("a", "b", "c", "d", "e", "text")}, metrics={"y": "1"})
+def calc(a, b, c, d, e, text):
+    return {"y": 1.0}
 
 
 @pytest.fixture
@@ -316,7 +323,41 @@ def test_an_approval_is_shown_with_what_it_is_for(shell, tmp_path):
     code, said = shell("run", "synthetic", "x=0.3", "--why", "for the paper")
     assert code != 0 and "hpcagent workspace approve a-" in said
     table = shell("approvals")[1]
-    assert "for the paper" in table and "x=0.3" in table
+    assert "what for: for the paper" in table and "    x = 0.3\n" in table
+
+
+def test_an_approval_shows_each_parameter_whole_and_no_value_is_a_line_of_its_own(shell, tmp_path, monkeypatch):
+    with (tmp_path / ".hpcagent" / "workspace.toml").open("a") as file:
+        file.write('[[approval]]\napp = "calc"\n')
+    values = {name: f"{name}-value" for name in "abcde"} | {"text": "ok" + 90 * " " + "rm"}
+    with Workspace() as there, pytest.raises(BadInput) as refused:
+        there.run(calc, values)
+    said = shell("approvals")[1]
+    identity = said.partition(":")[0]
+    assert identity == refused.value.approval and shell("approvals", identity)[1] == said
+    assert all(f'    {name} = "{name}-value"\n' in said for name in "abcde"), said
+    whole = "".join(line.partition("| ")[2] for line in said.partition("text = ")[2].splitlines()[1:])
+    assert json.loads(whole) == values["text"]
+    assert shell("approvals", "a-nothing")[0] == 2
+    assert shell("approve", identity)[0] == 0
+    table = shell("approvals")[1]
+    assert "granted" in table and f"approvals {identity}" not in table and "shows one whole" in table
+    (one,) = json.loads(shell("approvals", "--json")[1])
+    one |= {"params": {"lines": "ok\n  what: harmless\x1b[2J"}, "asked_why": "a\n  what: harmless\x07"}
+    monkeypatch.setattr(Workspace, "approvals", lambda self: [one])
+    said = shell("approvals", identity)[1]
+    assert r'lines = "ok\n  what: harmless\u001b[2J"' in said, said
+    assert r"what for: a\n  what: harmless\u0007" in said and said.count("\n  what: ") == 1
+
+
+def test_an_approval_of_a_campaign_shows_the_ranges_of_what_it_varies(shell, tmp_path):
+    with (tmp_path / ".hpcagent" / "workspace.toml").open("a") as file:
+        file.write('[[approval]]\napp = "synthetic"\n')
+    assert shell("start", "synthetic", "--set", "until.max_runs=4")[0] != 0
+    said = shell("approvals")[1]
+    for name in ("x", "y", "style", "objective and limits"):
+        assert f"    {name} = " in said, said
+    assert "    x = [0.02, 1]\n" in said
 
 
 def test_zeros_are_numbers_in_a_table():
