@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -358,6 +359,27 @@ def test_an_approval_of_a_campaign_shows_the_ranges_of_what_it_varies(shell, tmp
     for name in ("x", "y", "style", "objective and limits"):
         assert f"    {name} = " in said, said
     assert "    x = [0.02, 1]\n" in said
+
+
+def test_with_wrong_rules_a_service_that_is_there_goes_on_and_about_tells(shell, tmp_path):
+    assert shell("run", "synthetic", "x=0.3", "--wait")[0] == 0
+    rules = tmp_path / ".hpcagent" / "workspace.toml"
+    right = rules.read_text()
+    rules.write_text("[quota]\nruns = 3\n")
+    code, said = shell("about")
+    assert code == 0 and "the rules as they were still hold" in said
+    assert re.search(r"^since: 20\d\d-\d\d-\d\d \d\d:\d\d$", said, re.MULTILINE), said
+    assert shell("run", "synthetic", "x=0.4", "--wait")[0] == 0
+    assert shell("end")[0] == 0
+    code, said = shell("about")
+    assert code == 2 and "workspace.toml" in said
+    rules.write_text(right)
+
+
+def test_costs_say_what_is_a_mean_and_what_a_median(shell):
+    assert shell("run", "synthetic", "x=0.3", "--wait")[0] == 0
+    heads = shell("costs")[1].split()
+    assert {"mean_estimated_s", "mean_actual_s", "median_actual_over_estimated"} <= set(heads)
 
 
 def test_zeros_are_numbers_in_a_table():
