@@ -41,7 +41,7 @@ WHAT = {
     "remove-app": "APP: remove one that was added",
     "files": "RUN, CAMPAIGN_ID or CAMPAIGN_ID NUMBER, [FOLDER]: files, or those in a folder (work/EXECUTION_ID)",
     "fetch": "RUN PATH [TO], or CAMPAIGN_ID NUMBER PATH [TO]: a file of a run",
-    "approvals": "what waits for a person, and what was decided",
+    "approvals": "[APPROVAL]: what waits for a person, with each parameter whole, and what was decided; or one",
     "approve": "APPROVAL: grant it",
     "deny": "APPROVAL: deny it",
     "costs": "spent, committed, estimated against actual",
@@ -50,9 +50,9 @@ WHAT = {
 }
 
 _MOST_WORDS = {
-    **dict.fromkeys(("about", "apps", "added-apps", "approvals", "costs", "end", "expire", "list"), 0),
+    **dict.fromkeys(("about", "apps", "added-apps", "costs", "end", "expire", "list"), 0),
     **dict.fromkeys(("init", "start", "status", "wait", "answer", "runs", "cancel", "stop", "extend"), 1),
-    **dict.fromkeys(("describe", "remove-app", "approve", "deny"), 1),
+    **dict.fromkeys(("describe", "remove-app", "approvals", "approve", "deny"), 1),
     "files": 2,
 }
 """Words that a command takes, besides the number of a campaign's run; the others look at theirs themselves."""
@@ -239,7 +239,9 @@ def _done(there: Workspace, what: str, given: list[str], asked: _Asked) -> Any:
     if what == "list":
         return there.list(state=asked.state)
     if what == "approvals":
-        return there.approvals()
+        from hpcagent.commands.workspace_approvals import approvals_of
+
+        return approvals_of(there, given[0] if given else "")
     if not given:
         raise BadInput(f"`hpcagent workspace {what}` needs more words: {WHAT[what]}.")
     first, rest = given[0], given[1:]

@@ -74,11 +74,19 @@ def _words(found: Mapping[str, Any], about: Mapping[str, Any], identity: str, co
     lines += [f"stopped: {found['reason']}"] if found["reason"] else []
     best, sweep = found["best"], bool(about) and not about["goals"]
     if sweep:
-        return "\n".join([*lines, f"a sweep has no best point; its points: {command('runs', identity)}"])
+        return "\n".join([*lines, *_points(found), f"its runs: {command('runs', identity)}"])
     if best is None:
         yet = "no answer: no run completed" if found["reason"] else "no answer yet: no run has completed"
         return "\n".join([*lines, f"{yet} with the objective's metrics"])
     return "\n".join([*lines, *_best_lines(best, about)])
+
+
+def _points(found: Mapping[str, Any]) -> list[str]:
+    """The points of a sweep as a table; of very many it says how many are shown."""
+    if not found.get("table"):
+        return ["a sweep has no best point"]
+    more = found["points_in_all"] - len(found["points"])
+    return [found["table"], *([f"and {more} more points: report/report.md has them"] if more else [])]
 
 
 def _best_lines(best: Mapping[str, Any], about: Mapping[str, Any]) -> list[str]:

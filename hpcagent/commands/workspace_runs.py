@@ -137,6 +137,7 @@ def _words(
     units = {p["name"]: p["unit"] for p in about.get("parameters") or ()}
     measured = {m["name"]: m["unit"] for m in about.get("metrics") or ()}
     asked = [one["metric"] for key in ("goals", "limits") for one in about.get(key) or ()]
+    asked += about.get("shown") or ()
     names, metrics = list(units), list(dict.fromkeys(asked)) or list(measured)[:IN_A_CELL]
     head = [
         "run",

@@ -14,6 +14,14 @@ IN_A_CELL = 4
 """So many parameters or metrics of a run are shown in a list, where nobody says which."""
 
 
+_OF_COSTS = {
+    "estimated_s": "mean_estimated_s",
+    "actual_s": "mean_actual_s",
+    "actual_over_estimated": "median_actual_over_estimated",
+}
+"""Columns that say what kind of average they have."""
+
+
 @dataclass(frozen=True, slots=True)
 class Said:
     """An answer with words of its own.
@@ -44,7 +52,10 @@ def shown(what: str, found: Any) -> str:
         people = [
             {"who": name, **about} for name, about in [("all", found["workspace"]), *found["people"].items()]
         ]
-        accuracy = [{"app": name, **about} for name, about in found["accuracy"].items()]
+        accuracy = [
+            {"app": name, **{_OF_COSTS.get(key, key): value for key, value in about.items()}}
+            for name, about in found["accuracy"].items()
+        ]
         return "\n\n".join(shown("", rows) for rows in (people, accuracy) if rows)
     rows = found.get("runs") if what == "list" else found if isinstance(found, list) else None
     if rows is not None:
@@ -94,6 +105,8 @@ def _cell(name: str, value: Any) -> str:
     """A value in a table."""
     if name.endswith("_at") and value:
         return time.strftime("%m-%d %H:%M", time.localtime(value))
+    if name == "since" and isinstance(value, float):
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(value))
     if isinstance(value, dict):
         told = [f"{key}={_cell('', one)}" for key, one in value.items() if one not in ("", None)]
         return " ".join([*told[:IN_A_CELL], *(["..."] if len(told) > IN_A_CELL else [])])

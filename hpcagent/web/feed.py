@@ -301,11 +301,16 @@ def _row(row: Mapping[str, Any]) -> list[Any]:
         for name, value in (row.get("params") or {}).items()
     ]
     point = ", ".join(words[:6]) + (" ..." if len(words) > 6 else "")
-    return [*(row.get(name) for name in COLUMNS[:-1]), point[:160]]
+    return [*(row.get(name) for name in COLUMNS[:-1]), _cut(point, 160)]
 
 
 def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)[:40]
+    return f"{value:.4g}" if isinstance(value, float) else _cut(str(value), 40)
+
+
+def _cut(text: str, most: int) -> str:
+    """A text of so many characters at most; one that is cut says so."""
+    return text if len(text) <= most else f"{text[: most - 4].rstrip()} ..."
 
 
 def _approval(one: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,10 +16,15 @@ from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.recorded import snapshot
 from hpcagent.campaign.repairing import repaired_note
 from hpcagent.campaign.result import CampaignResult
+from hpcagent.campaign.sweep import SweepResult
+from hpcagent.campaign.sweep_runs import ranges_text
 from hpcagent.errors import BadInput
 from hpcagent.policies.base import Reason
 
 __all__ = ["answer_data", "answer_of", "campaign_toml", "next_points"]
+
+MOST_SWEEP_POINTS = 1000
+"""Points of a sweep that its answer has."""
 
 
 def answer_of(run_dir: Path) -> dict[str, Any]:
@@ -28,6 +33,9 @@ def answer_of(run_dir: Path) -> dict[str, Any]:
     `remarks` are of all runs, `exit_code` is that of `hpcagent run`. Of the best point `estimated` names metrics
     that are estimates (from CPU time, as no run there had its core), `about` has what else is to be known of its
     numbers.
+
+    A sweep has no best point but `points` (the first 1000 of `points_in_all`), each with its metrics and their ±,
+    `units`, and `table`: the same as text.
 
     Raises:
         BadInput: There is no campaign there.
@@ -50,6 +58,14 @@ def answer_data(result: CampaignResult) -> dict[str, Any]:
         "exit_code": result.exit_code,
         "remarks": [*result.disturbed, *filter(None, [repaired_note(result.results)]), *result.remarks],
     }
+    if isinstance(result, SweepResult):
+        found |= {
+            "question": f"sweep of {ranges_text(result.campaign)}",
+            "points": result.data()[:MOST_SWEEP_POINTS],
+            "points_in_all": len(result.points),
+            "units": {m.name: m.unit for m in result.campaign.app.contract.metrics},
+            "table": str(result.table(MOST_SWEEP_POINTS)),
+        }
     best = result.best
     if best is not None:
         found["best"] = {

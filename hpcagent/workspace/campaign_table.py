@@ -21,7 +21,7 @@ _UNFIT = (KeyError, TypeError, ValueError, AttributeError)
 
 
 def about_campaign(campaign: Campaign) -> dict[str, Any]:
-    """What is asked: parameters and metrics with units, goals, limits.
+    """What is asked: parameters and metrics with units, goals, limits, and which metrics tables show.
 
     Args:
         campaign: The campaign.
@@ -37,6 +37,7 @@ def about_campaign(campaign: Campaign) -> dict[str, Any]:
         "parameters": varied,
         "fixed_units": {p.name: p.unit for p in contract.space.parameters},
         "metrics": [{"name": m.name, "unit": m.unit, "description": m.description} for m in contract.metrics],
+        "shown": list(campaign.shown),
         "goals": [{"metric": g.metric, "direction": g.direction, "sign": g.sign} for g in objective.goals],
         "limits": [{"metric": c.metric, "text": c.text(units.get(c.metric, "1"))} for c in objective.constraints],
     }

@@ -84,10 +84,15 @@ class Connection:
         self.folder = Folder(find_folder(where))
         if create:
             self.folder.create()
-        self.folder.read_rules()
         self._as, self._client, self._trace = as_, client, trace
         self._local = threading.local()  # a connection for each thread: one that waits holds up no other
         self._all: weakref.WeakSet[Lines] = weakref.WeakSet()
+        try:
+            self.folder.read_rules()
+        except BadInput:
+            # A service that is there goes on with the rules as they were, and `about` tells; none would begin.
+            if not (self.folder.exists and self.served):
+                raise
 
     def __enter__(self) -> Self:
         return self

@@ -270,6 +270,7 @@ class Core(CatalystCalls):
 
     def about(self) -> dict[str, Any]:
         """The workspace and its service, for people."""
+        self._read_rules()  # what is wrong with them is among the news
         with self._turn:
             states: dict[str, int] = {}
             for row in self.rows.values():

@@ -35,8 +35,10 @@ __all__ = ["Enquiries"]
 MOST_POLICIES = 8
 MOST_SEEDS = 50
 ROUNDING = 1e-6  # of a run, where a cap leaves room for a whole number of them
-# While a campaign goes on its answer is worked out anew so often, where somebody asks.
+# While a campaign goes on its answer is worked out anew so often, where somebody asks and it is not known what
+# the last one took; else once so many times of that have gone by, or sooner where the runs have grown by much.
 FRESH_S = 30.0
+FRESH_TIMES = 10.0
 
 
 class Enquiries(Extending):
@@ -95,7 +97,11 @@ class Enquiries(Extending):
         }
 
     def _answer_handle(self, caller: Caller, row: Row) -> str:
-        """The question for a campaign's answer: one at a time, and while it goes on one in a while."""
+        """The question for a campaign's answer: one at a time, and while it goes on one in a while.
+
+        That is by what the last one took, and by how much the runs have grown: a quick campaign is followed, and
+        a long one has at most a tenth of a core taken.
+        """
         of = self._state_of(row)  # before the runs are counted: what comes in between is another question
         there = self._snapshot(row)
         if there is None or not there.state.finished:
@@ -103,8 +109,12 @@ class Enquiries(Extending):
         newest, still = self.questions.newest("answer", row.id)
         if still is not None:
             return still.handle
-        if newest is not None and not row.over and self._clock() - newest.at < FRESH_S:
-            return newest.handle
+        if newest is not None and not row.over:
+            known, done = int(newest.facts.get("done", 0)), there.state.finished
+            if done == known or self._clock() - newest.at < rest_s(
+                self.questions.took_s(newest.handle), known, done
+            ):
+                return newest.handle
         return self._asked_of(caller, row, "answer", {}, {"done": there.state.finished}, of=of)
 
     def _asked_of(
@@ -480,6 +490,23 @@ class Enquiries(Extending):
         if found is None:
             raise NotThere("there is no run of yours that could be repeated; run_job starts one.")
         return found
+
+
+def rest_s(took_s: float | None, known: int, done: int) -> float:
+    """How long after a question for a campaign's answer the next one is asked, in seconds.
+
+    Args:
+        took_s: What the last answer took; None: not known.
+        known: Runs that it knows.
+        done: Runs that have ended by now.
+
+    Example:
+        >>> rest_s(2.0, 1, 2), rest_s(2.0, 100, 120), rest_s(2.0, 100, 101), rest_s(None, 1, 2)
+        (2.0, 10.0, 20.0, 30.0)
+    """
+    if took_s is None:
+        return FRESH_S
+    return took_s * min(FRESH_TIMES, max(1.0, known / max(1, done - known)))
 
 
 def _nothing() -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import re
 import shutil
 import threading
@@ -198,6 +199,7 @@ class Questions:
             if path.is_file():
                 path.touch()  # it is still wanted
                 said: dict[str, Any] = read_json(path)
+                said.pop("took_s", None)
                 return found | said
             if time.monotonic() >= until:
                 return found | {"state": "running"}
@@ -210,6 +212,14 @@ class Questions:
             done = [q for q in mine if q.handle not in self._open]
             still = [q for q in mine if q.handle in self._open]
         return (done[-1] if done else None), (still[-1] if still else None)
+
+    def took_s(self, handle: str) -> float | None:
+        """Processor time that an answer took, in seconds; None where that is not known."""
+        try:
+            took: object = read_json(self._folder / handle / ANSWER).get("took_s")
+        except (HpcAgentError, AttributeError):
+            return None
+        return float(took) if isinstance(took, int | float) and math.isfinite(took) else None
 
     def look(self) -> None:
         """See which have an answer, and have the next ones answered: in turn among people, `answer` first."""

@@ -42,6 +42,7 @@ PAGES = [
     ROOT / "CHANGELOG.md",
     *(p for p in sorted(DOCS.rglob("*.md")) if "_build" not in p.parts),
 ]
+OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 BLOCK = re.compile(r"^```(\w+)(?: +([^\n]+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -137,6 +138,15 @@ def test_every_command_and_option_is_in_the_reference():
     options = {word for command in commands.values() for p in command.params for word in p.opts + p.secondary_opts}
     words = text.replace("`", " ").split()
     assert {o for o in options if o.startswith("--")} - set(words) == set()
+    named = {
+        o
+        for row in re.findall(r"^\| (`-.*?) \|", page("reference/cli.md"), re.MULTILINE)
+        for o in OPTION.findall(row)
+    }
+    groups = [typer.main.get_command(cli.cli), *(c for c in commands.values())]
+    inner = [sub for group in groups for sub in getattr(group, "commands", {}).values()]
+    options |= {word for command in (*groups, *inner) for p in command.params for word in p.opts}
+    assert named - options - {"--help"} == set()
 
 
 def test_help_names_every_exit_code():

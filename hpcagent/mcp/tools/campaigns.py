@@ -27,6 +27,8 @@ __all__ = [
 ]
 
 WAIT_S = 0.5
+MOST_POINTS = 50
+"""Points of a sweep in an answer: more would fill the context of whoever asks."""
 BOUND_OF_CAMPAIGN = 'give changes = {"until.node_hours": ...}'
 
 CampaignId = Annotated[str, Field(description="Handle of a campaign.", max_length=200)]
@@ -114,7 +116,8 @@ class CampaignStatus(Answer):
         description=(
             "best (params, metrics, uncertainty: one standard error, units, probability_feasible 0 to 1, ties; "
             "estimated: metrics estimated from CPU time; about: what else is to be known), expected_regret "
-            "(with its unit), node_hours, remarks (what disturbed the runs); null: none yet."
+            "(with its unit), node_hours, remarks (what disturbed the runs); null: none yet. Of a sweep points, "
+            f"the first {MOST_POINTS} of points_in_all, in place of best."
         )
     )
     answer_state: str = Field(description="none, running (a newer one is worked out), done, failed.")
@@ -134,6 +137,14 @@ def _handle(found: dict[str, Any]) -> CampaignHandle:
     workdir = "/".join(str(found.pop("workdir")).split("/")[-2:])
     identity = found.pop("id")
     return CampaignHandle(campaign_id=identity, workdir=workdir, uri=campaign_uri(identity), **found)
+
+
+def fewer_points(answer: dict[str, Any] | None) -> dict[str, Any] | None:
+    """An answer with some points of a sweep only, and those once."""
+    if answer is None or "points" not in answer:
+        return answer
+    rest = {name: value for name, value in answer.items() if name != "table"}
+    return rest | {"points": answer["points"][:MOST_POINTS]}
 
 
 @tool("Packaged campaigns", foreign=True)
@@ -205,6 +216,7 @@ def get_campaign(caller: Caller, campaign_id: CampaignId) -> CampaignStatus:
     Progress is of this moment. The answer is worked out in the background: ask again, or get_answer.
     """
     found = caller.workspace.campaign(campaign_id, timeout_s=WAIT_S)
+    found["answer"] = fewer_points(found["answer"])
     return CampaignStatus(campaign_id=found.pop("id"), **found)
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 from hpcagent.mcp.callers import Caller
 from hpcagent.mcp.routes import file_uri
 from hpcagent.mcp.serving import Answer, tool
-from hpcagent.mcp.tools.campaigns import WAIT_S, CampaignId
+from hpcagent.mcp.tools.campaigns import WAIT_S, CampaignId, fewer_points
 
 __all__ = ["explain_run", "get_answer", "make_report", "recommend_points", "replay_campaign"]
 
@@ -129,4 +129,5 @@ def get_answer(
     handle: Annotated[str, Field(description="As the question returned it: j-...", max_length=100)],
 ) -> Later:
     """The answer to a question that was asked before: explain_run, replay_campaign, make_report, get_campaign."""
-    return _later(caller.workspace.get_answer(handle, timeout_s=WAIT_S))
+    found = caller.workspace.get_answer(handle, timeout_s=WAIT_S)
+    return _later(found | {"answer": fewer_points(found["answer"])} if found["what"] == "answer" else found)

@@ -25,7 +25,7 @@ export function approvals(store, announce) {
     const button = (grant, words, kind) => h("button", { type: "button", class: kind, id: `${grant ? "grant" : "deny"}-${one.id}`, onclick: () => decide(one, grant, note.value) }, words);
     return h("article", { class: "panel approval", "aria-label": one.words }, h("h2", {}, one.words), h("p", {}, h("strong", {}, "Why somebody has to decide: "), one.why), one.asked_why && h("p", {}, h("strong", {}, "What it is for: "), one.asked_why, h("span", { class: "soft" }, ` (${one.asked_by} says)`)),
       facts([["Asked by", one.asked_by], ["Asked", when(one.asked_at)], ["Expires", when(one.expires_at)], ["Site", a.site], ["Nodes", a.nodes], ["Runs at most", a.runs], ["Node-hours at most", a.node_hours == null ? "nothing bounds them" : atMost(a.node_hours)], ["Node-hours expected", a.expected_node_hours == null ? null : num(a.expected_node_hours)], ["Cost at most", a.usd == null ? null : `${atMost(a.usd)} USD`], ["Code", a.own ? "not the library's own" : null]]),
-      params.length > 0 && h("details", {}, h("summary", {}, `${params.length} parameter${params.length === 1 ? "" : "s"}`), facts(params.map(([n, v]) => [n, `${num(v, 6)}${unit(one.param_units[n])}`]))),
+      params.length > 0 && h("details", {}, h("summary", {}, `${params.length} parameter${params.length === 1 ? "" : "s"}`), facts(params.map(([n, v]) => [n, `${v}${unit(one.param_units[n])}`]))),
       store.may("approve") ? h("div", { class: "decide" }, h("label", { for: id }, "Note (optional)"), note, h("div", { class: "actions" }, button(true, "Approve", ""), button(false, "Deny", "danger"))) : h("p", { class: "soft" }, `The role ${store.me?.role} cannot decide it.`));
   }
 

@@ -79,7 +79,8 @@ export function campaign(store, id, announce) {
   const open = (row) => showCampaignRun(id, row, runs.about);
   const plane = new Plane(open), convergence = new Convergence();
   const parts = Object.fromEntries(["head", "tiles", "choose", "scale", "failures", "slices", "table", "answer", "report"].map((name) => [name, h("div", { class: `part-${name}` })]));
-  const pictures = h("div", { class: "two" }, h("section", { class: "panel" }, h("h2", {}, "Plane"), parts.choose, plane.el, parts.scale), h("section", { class: "panel" }, h("h2", {}, "Convergence"), h("p", { class: "soft small", id: "convergence-note" }, "Each completed run by its number, as in the table; the line is the best measured up to it. Hollow: breaks a limit."), convergence.el));
+  const courseHead = h("h2", {}, "Convergence"), courseNote = h("p", { class: "soft small", id: "convergence-note" }, "Each completed run by its number, as in the table; the line is the best measured up to it. Hollow: breaks a limit.");
+  const pictures = h("div", { class: "two" }, h("section", { class: "panel" }, h("h2", {}, "Plane"), parts.choose, plane.el, parts.scale), h("section", { class: "panel" }, courseHead, courseNote, convergence.el));
   const body = h("div", { hidden: true }, parts.tiles, parts.answer, pictures, parts.slices, parts.failures, h("section", { class: "panel" }, h("h2", {}, "Runs"), parts.table), parts.report);
   const el = h("div", {}, parts.head, body);
   let table = null, standing = null, chosen = {}, busy = false, again = false, ended = false, asking = 0, pace = 3000;
@@ -115,21 +116,27 @@ export function campaign(store, id, announce) {
     head();
     if (!runs.about) return;
     body.hidden = false;
-    const about = runs.about, goal = about.goals[0];
-    const metric = about.metrics.find((m) => m.name === goal.metric);
+    const about = runs.about, goal = about.goals[0]; // a sweep has none
+    const metric = about.metrics.find((m) => m.name === (goal?.metric ?? about.shown[0])) ?? about.metrics[0];
     if (!table) begin(about, metric);
-    tiles(about, metric);
+    tiles(about, metric, goal);
     answer(metric);
     pictureAll(about, metric, goal);
     failures();
     table.set(runs.order);
   }
 
+  function question() {
+    const about = runs.about;
+    if (about && !about.goals.length) return `Sweep of ${about.parameters.map((p) => p.name).join(", ")}`;
+    return standing?.question || about?.question || "It has not begun yet.";
+  }
+
   function head() {
     const c = row() ?? standing ?? {};
     const going = c.state === "running";
     const stop = h("button", { type: "button", id: "stop", class: "danger", onclick: () => act("stop", {}, "The campaign is asked to stop; what has finished is kept.", "Stop this campaign? What has finished is kept, and it can be extended.") }, "Stop");
-    fill(parts.head, h("div", { class: "campaign-head" }, h("div", {}, h("p", { class: "question" }, standing?.question || runs.about?.question || "It has not begun yet."),
+    fill(parts.head, h("div", { class: "campaign-head" }, h("div", {}, h("p", { class: "question" }, question()),
       h("p", { class: "soft" }, [standing?.policy || runs.about?.policy, c.site && `on ${c.site}`, c.owner && `by ${c.owner}`, c.asked_at && `since ${when(c.asked_at)}`].filter(Boolean).join(" · ")), standing?.note && h("p", { class: "soft" }, standing.note)),
       h("div", { class: "actions" }, chip(c.state ?? "pending"), going && store.may("run") && stop)));
     if (!going && c.state && store.may("run") && !extension.parentNode) parts.report.after(extension);
@@ -173,10 +180,10 @@ export function campaign(store, id, announce) {
     chosen = { x: first[0]?.name, y: (first[1] ?? first[0])?.name, value: metric.name };
     const select = (label, key, names) => h("label", {}, h("span", {}, label), h("select", { id: `plane-${key}`, onchange: (event) => { chosen[key] = event.target.value; draw(); } }, names.map((n) => h("option", { value: n, selected: n === chosen[key] }, n))));
     const names = first.map((p) => p.name);
-    const seen = about.metrics.filter((m) => runs.order.some((r) => m.name in r.metrics) || m.name === metric.name);
+    const seen = about.metrics.filter((m) => runs.order.some((r) => m.name in r.metrics) || m.name === metric.name || (!about.goals.length && about.shown.includes(m.name)));
     fill(parts.choose, h("div", { class: "selects" }, select("Across", "x", names), select("Up", "y", names), select("Colour", "value", seen.map((m) => m.name))));
-    const limits = about.limits.map((l) => l.metric).filter((n) => n !== metric.name);
-    const shown = [metric, ...about.metrics.filter((m) => limits.includes(m.name))].slice(0, 3);
+    const others = (about.goals.length ? about.limits.map((l) => l.metric) : about.shown).filter((n) => n !== metric.name);
+    const shown = [metric, ...others.map((n) => about.metrics.find((m) => m.name === n)).filter(Boolean)].slice(0, about.goals.length ? 3 : 6);
     const title = (m) => `${m.name}${m.unit === "1" ? "" : ` (${m.unit})`}`;
     table = new Table({ id: "runs", label: "Runs of the campaign", open, height: 14 * 36, sort: { key: "index", down: true }, columns: [
       { key: "index", title: "Run", numeric: true, narrow: "3.6rem", width: "4.5rem" },
@@ -187,7 +194,8 @@ export function campaign(store, id, announce) {
     ] });
     fill(parts.table, h("p", { class: "soft small" }, "Enter or a click opens a run."), table.el);
     fill(parts.report, report());
-    fill(parts.slices, slices(about));
+    if (about.goals.length) fill(parts.slices, slices(about)); // a sweep has no model
+    else fill(courseHead, "Runs by number"), fill(courseNote, "Each completed run by its number, as in the table: the metric that colours the plane.");
     runsField.value = String(2 * (standing?.runs.most ?? runs.totals.planned));
   }
 
@@ -199,25 +207,26 @@ export function campaign(store, id, announce) {
     const points = runs.order.map((r) => ({ x: r.params[chosen.x], y: r.params[chosen.y], value: r.metrics[chosen.value], state: r.state, row: r, best: r.state === "completed" && same(r) })).filter((p) => p.x !== undefined && p.y !== undefined);
     if (by[chosen.x]) plane.set(points, by[chosen.x], by[chosen.y], value);
     fill(parts.scale, typeof plane.low === "number" && legend(plane.low, plane.high, value.name, value.unit), h("p", { class: "soft small" }, "Cross: failed. Ring: running", best ? "; large ring: the best so far." : "."));
-    const done = runs.order.filter((r) => r.state === "completed" && typeof r.metrics[metric.name] === "number").sort((a, b) => a.index - b.index);
-    const sign = goal.sign;
+    const course = goal ? metric : value;
+    const done = runs.order.filter((r) => r.state === "completed" && typeof r.metrics[course.name] === "number").sort((a, b) => a.index - b.index);
     let top = null;
     const keeps = done.map((r) => r.keeps !== false);
-    const line = done.map((r, i) => {
-      const v = r.metrics[metric.name];
-      if (keeps[i] && (top === null || sign * v > sign * top)) top = v;
+    const line = goal && done.map((r, i) => {
+      const v = r.metrics[course.name];
+      if (keeps[i] && (top === null || goal.sign * v > goal.sign * top)) top = v;
       return top;
     });
-    convergence.set(done.map((r) => r.index), done.map((r) => r.metrics[metric.name]), keeps, line, metric);
+    convergence.set(done.map((r) => r.index), done.map((r) => r.metrics[course.name]), keeps, line, course);
   }
 
-  function tiles(about, metric) {
+  function tiles(about, metric, goal) {
     const t = runs.totals, most = standing?.runs.most, cap = standing?.node_hours_at_most, spent = Math.max(t.node_hours, standing?.node_hours ?? 0);
     const best = standing?.answer?.best;
+    const points = new Set(runs.order.filter((r) => r.state === "completed").map((r) => JSON.stringify(about.parameters.map((p) => r.params[p.name])))).size;
     const failed = Object.values(t.failures).reduce((a, b) => a + b, 0);
     fill(parts.tiles, h("div", { class: "tiles" },
       h("div", { class: "tile" }, h("div", { class: "soft" }, "Runs"), h("div", { class: "figure" }, num(t.done), most ? h("span", { class: "of" }, ` of ${num(most)}`) : ""), meter(most ? t.done / most : null, "Runs that have ended")),
-      h("div", { class: "tile" }, h("div", { class: "soft" }, `Best ${metric.name}`), h("div", { class: "figure" }, best ? goalText(best, metric) : "–", best && h("span", { class: "of" }, unit(metric.unit))), h("div", { class: "soft small" }, best ? aboutBest(best, metric, t) : standing?.answer_state === "running" ? "being worked out" : "none yet")),
+      !goal ? tile("Points", num(points), "with a completed run; a sweep has no best one") : h("div", { class: "tile" }, h("div", { class: "soft" }, `Best ${metric.name}`), h("div", { class: "figure" }, best ? goalText(best, metric) : "–", best && h("span", { class: "of" }, unit(metric.unit))), h("div", { class: "soft small" }, best ? aboutBest(best, metric, t) : standing?.answer_state === "running" ? "being worked out" : "none yet")),
       h("div", { class: "tile" }, h("div", { class: "soft" }, "Node-hours"), h("div", { class: "figure" }, hours(spent), cap ? h("span", { class: "of" }, ` of ${num(cap, 3)}`) : ""), cap ? meter(spent / cap, "Node-hours of the cap") : h("div", { class: "soft small" }, "no cap was set")),
       h("div", { class: "tile" }, h("div", { class: "soft" }, "Failed"), h("div", { class: "figure" }, num(failed)), h("div", { class: "soft small" }, t.done ? `${num(100 * failed / t.done, 2)} % of those that ended` : "none has ended"))));
   }

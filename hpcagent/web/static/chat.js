@@ -2,7 +2,7 @@
 // from, and what really ran. What a model says is text, never markup.
 
 import { get, post } from "./client.js";
-import { atMost, chip, empty, facts, fill, h, num, span, unit, when } from "./dom.js";
+import { atMost, chip, cut, empty, facts, fill, h, num, span, unit, when } from "./dom.js";
 import { showRun } from "./sheet.js";
 import { has } from "./store.js";
 
@@ -39,7 +39,7 @@ export function chat(store, chosen, announce, moved) {
 
   function pick() {
     const known = standing.threads.some((t) => t.thread === thread);
-    fill(picker, h("option", { value: "" }, "A new one"), thread && !known && h("option", { value: thread }, "This one"), standing.threads.map((t) => h("option", { value: t.thread }, `${t.goal.replace(/\s+/g, " ").slice(0, 70)} (${t.turns} question${t.turns === 1 ? "" : "s"}, ${when(t.used_at)})`)));
+    fill(picker, h("option", { value: "" }, "A new one"), thread && !known && h("option", { value: thread }, "This one"), standing.threads.map((t) => h("option", { value: t.thread }, `${cut(t.goal.replace(/\s+/g, " "), 70)} (${t.turns} question${t.turns === 1 ? "" : "s"}, ${when(t.used_at)})`)));
     picker.value = thread;
     forget.hidden = !known;
   }
@@ -79,7 +79,7 @@ export function chat(store, chosen, announce, moved) {
     const mark = s.kind === "calling" ? h("span", { class: "spin", "aria-hidden": "true" }) : h("span", { class: `tick ${s.kind}`, "aria-hidden": "true" }, { called: "✓", refused: "✕", delegated: "→", handed_back: "←", retried: "↻", unknown: "?" }[s.kind] ?? "·");
     const words = s.kind === "delegated" ? ["The supervisor asks ", h("strong", {}, s.agent), s.text && [": ", h("span", { class: "soft" }, s.text)]]
       : [h("strong", {}, s.agent), ` ${SAYS[s.kind] ?? s.kind} `, s.kind === "refused" ? ["at ", tool] : tool, s.kind !== "handed_back" && s.text && s.text !== "{}" && h("span", { class: "soft arguments" }, ` ${s.text}`), s.kind === "unknown" ? h("strong", {}, " (outcome unknown)") : s.ended_at && h("span", { class: "soft" }, ` ${span(s.ended_at - s.at)}`)];
-    return h("li", { class: `step ${s.kind}`, id: `step-${i}` }, mark, h("div", { class: "wrap" }, h("div", {}, words), s.runs?.length > 0 && h("div", { class: "small" }, s.runs.slice(0, 5).map((r, k) => [k ? ", " : "", run(r)])), s.kind === "refused" && s.why && h("div", { class: "error small" }, s.why)));
+    return h("li", { class: `step ${s.kind}`, id: `step-${i}` }, mark, h("div", { class: "wrap" }, h("div", {}, words), s.runs?.length > 0 && h("div", { class: "small" }, s.runs.slice(0, 5).map((r, k) => [k ? ", " : "", run(r)]), s.runs.length > 5 && ` and ${s.runs.length - 5} more`), s.kind === "refused" && s.why && h("div", { class: "error small" }, s.why)));
   }
 
   function consent(t, q) {
@@ -107,7 +107,7 @@ export function chat(store, chosen, announce, moved) {
       h("div", { class: "answer" }, r.state === "stopped" ? h("p", { class: "note warn" }, `Stopped: ${r.text}`) : h("p", { class: "pre" }, r.text),
         r.flagged.length > 0 && h("p", { class: "note bad flagged" }, h("strong", {}, "Not of any run, check these: "), [...new Set(r.flagged)].join(", ")),
         r.unknown_runs.length > 0 && h("p", { class: "note bad" }, h("strong", {}, "Not a run that was called here, check these: "), r.unknown_runs.join(", ")),
-        good.length > 0 && h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Numbers of answer ${n}` }, h("table", { class: "values numbers" }, h("thead", {}, h("tr", {}, ["Number", "Is", "From"].map((x) => h("th", { scope: "col" }, x)))), h("tbody", {}, once(good, (x) => x.text + x.run + x.name).slice(0, 60).map((x) => h("tr", {}, h("th", { scope: "row" }, x.text), h("td", {}, x.source === "asked" ? "as it was asked" : `${x.name} = ${num(x.value, 6)}${unit(x.unit)}${x.others ? ` (it fits ${x.others} more)` : ""}`), h("td", {}, x.source === "run" ? run(x.run) : x.source === "tool" ? ["the tool ", h("code", {}, x.run)] : "the question")))))),
+        good.length > 0 && h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Numbers of answer ${n}` }, h("table", { class: "values numbers" }, h("thead", {}, h("tr", {}, ["Number", "Is", "From"].map((x) => h("th", { scope: "col" }, x)))), h("tbody", {}, once(good, (x) => x.text + x.run + x.name).slice(0, 60).map((x) => h("tr", {}, h("th", { scope: "row" }, x.text), h("td", {}, x.source === "asked" ? "as it was asked" : `${x.name} = ${num(x.value, 6)}${unit(x.unit)}${x.others ? ` (it fits ${x.others} more)` : ""}`), h("td", {}, x.source === "run" ? run(x.run) : x.source === "tool" ? ["the tool ", h("code", {}, x.run)] : "the question"))))), once(good, (x) => x.text + x.run + x.name).length > 60 && h("p", { class: "soft small" }, `and ${once(good, (x) => x.text + x.run + x.name).length - 60} more`)),
         h("p", { class: "small" }, h("strong", {}, "What ran: "), started.length ? started.map((id, i) => [i ? ", " : "", run(id), r.states?.[id] ? ` ${r.states[id]}` : ""]) : "nothing"),
         h("details", { class: "ran" }, h("summary", {}, `What was called: ${r.calls.length || "nothing"}`), r.calls.length > 0 && h("ol", { class: "steps" }, r.calls.map((c, i) => step({ kind: c.refused ? "refused" : c.ended === false ? "unknown" : "called", agent: c.agent, tool: c.tool, text: JSON.stringify(c.arguments), why: c.refused, runs: c.runs, at: 0, ended_at: c.wall_s }, `${n}-${i}`)))),
         h("p", { class: "soft small" }, [when(at), r.model, `${r.requests} request${r.requests === 1 ? "" : "s"}`, `${num(r.input_tokens + r.output_tokens)} tokens`, `${num(r.node_hours)} node-hours`, span(r.wall_s)].filter(Boolean).join(" · "))));

@@ -78,6 +78,9 @@ export function percent(p) {
 // Node-hours, in which what is very little is as good as nothing.
 export const hours = (value) => (value > 0 && value < 1e-3 ? "< 0.001" : num(value, 3));
 
+// A text of so many characters at most; one that is cut says so.
+export const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1).trimEnd()}…` : text);
+
 export const unit = (u) => (!u || u === "1" ? "" : ` ${u}`);
 
 // A value with its standard error, as many digits as the error has meaning.

@@ -183,10 +183,11 @@ export class Convergence extends Plot {
     this.data = [[], [], [], []];
   }
 
+  // best: none of a sweep.
   set(numbers, values, kept, best, metric) {
     this.metric = metric;
-    this.data = [numbers, values.map((v, i) => (kept[i] ? v : null)), values.map((v, i) => (kept[i] ? null : v)), best];
-    const last = best[best.length - 1];
+    this.data = [numbers, values.map((v, i) => (kept[i] ? v : null)), values.map((v, i) => (kept[i] ? null : v)), best ?? values.map(() => null)];
+    const last = best?.at(-1);
     this.box.setAttribute("aria-label", `${metric.name} of ${values.length} completed runs by their number${numbers.length ? `, ${numbers[0]} to ${numbers[numbers.length - 1]}` : ""}` +
       (typeof last === "number" ? `; the best that keeps the limits is ${num(last)}${unit(metric.unit)}` : "") + ". The table of runs has the numbers.");
     const key = metric.name;

@@ -117,6 +117,19 @@ const scenarios = {
     return found;
   },
 
+  // A sweep has no objective: its runs and the metrics that it shows are drawn.
+  async sweep(browser) {
+    const page = await opened(browser, { hash: `#/campaign/${given.campaign}` });
+    await until(page, (n) => document.querySelectorAll(".part-table .row").length === n, given.runs);
+    await until(page, (n) => [...document.querySelectorAll(".plot")].some((el) => el.getAttribute("aria-label")?.includes(`of ${n} completed runs`)), given.runs);
+    const plots = () => page.$$eval(".plot", (all) => all.map((el) => el.getAttribute("aria-label")));
+    const found = { head: await page.$$eval(".part-table [role=columnheader]", (all) => all.map((el) => el.textContent)), rows: await page.$$eval(".part-table .row", (all) => all.map((el) => el.textContent)), tiles: await words(page, ".part-tiles"), question: await words(page, ".question"), headings: await page.$$eval(".two h2", (all) => all.map((el) => el.textContent)), plots: await plots(), slices: await page.$("#slices") !== null, axe: await violations(page) };
+    await page.select("#plane-value", "value");
+    found.other = await plots();
+    await shot(page, "sweep", { fullPage: true });
+    return found;
+  },
+
   // Ten thousand runs: few rows are drawn, all are counted, filter, sort and keys reach each.
   async many(browser) {
     const began = Date.now();

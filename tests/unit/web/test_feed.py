@@ -16,7 +16,7 @@ import hpcagent as ha
 from hpcagent.web import api
 from hpcagent.web import feed as feed_module
 from hpcagent.web.chat import Chat
-from hpcagent.web.feed import COLUMNS, KEPT, MOST_WAITING, Feed
+from hpcagent.web.feed import COLUMNS, KEPT, MOST_WAITING, Feed, _row
 
 
 @contextmanager
@@ -41,6 +41,18 @@ def stream(page: Any, after: str) -> Iterator[Iterator[tuple[str, str, Any]]]:
 def rows_of(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
     lists = [found["runs"].get(name, []) for name in found["columns"]]
     return {values[0]: dict(zip(found["columns"], values, strict=True)) for values in zip(*lists, strict=True)}
+
+
+def test_what_is_cut_in_the_list_of_runs_says_so():
+    row = dict.fromkeys(COLUMNS, "") | {
+        "app": "own",
+        "params": {"values": "[1.25, " + "0.015625, " * 9 + "4]", "n": 7},
+    }
+    point = _row(row)[-1]
+    assert point.startswith("values = [1.25, 0.015625") and point.endswith(" ..., n = 7"), point
+    many = {f"a_rather_long_name_{n}": "word" * 9 for n in range(6)}
+    point = _row(row | {"params": many})[-1]
+    assert point.endswith(" ...") and len(point) <= 160
 
 
 def test_a_snapshot_has_everything_and_the_stream_what_comes_after(workspace: ha.Workspace, page):

@@ -141,6 +141,22 @@ def test_a_run_of_a_campaign_says_why_it_was_suggested(workspace: Workspace, pag
     assert found["third"].startswith("Run ")
 
 
+def test_a_sweep_is_drawn_by_the_metrics_that_it_shows(workspace: Workspace, page, browse, tmp_path):
+    text = 'app = "synthetic"\nshow = ["error", "value"]\nfixed.run_time_s = 0.0\n'
+    text += "[sweep]\nvalues.x = [0.1, 0.3, 0.5]\nvalues.y = [0.2, 0.4]\nreplicates = 1\n"
+    (tmp_path / "s.toml").write_text(text)
+    identity = workspace.start(tmp_path / "s.toml")["id"]
+    workspace.wait(identity, 120)
+    found = browse(page, "sweep", campaign=identity, runs=6)
+    assert found["wrong"] == [] and found["axe"] == []
+    names = [title.rstrip(" ▲▼↑↓") for title in found["head"]]
+    assert names == ["Run", "State", "x", "y", "error", "value", "Wall (s)"]
+    assert "error of 6 completed runs" in found["plots"][1] and "value of 6 completed runs" in found["other"][1]
+    assert found["question"] == "Sweep of x, y"
+    assert "Points6" in found["tiles"] and "Best" not in found["tiles"]
+    assert found["headings"] == ["Plane", "Runs by number"] and not found["slices"]
+
+
 def test_ten_thousand_runs_are_counted_and_few_are_drawn(workspace: Workspace, served, browse):
     write_runs(workspace.folder.root, 10_000)
     found = browse(served(), "many", word="r-00077")

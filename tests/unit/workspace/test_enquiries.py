@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from hpcagent.workspace import campaigns, questions
 from hpcagent.workspace.core import Core
 from hpcagent.workspace.folder import Folder
 from hpcagent.workspace.on_top import OwnRuns
+from hpcagent.workspace.questions import Question
 
 PATIENCE_S = 120
 QUICK = {"fixed.run_time_s": 0.0, "until.max_runs": 6}
@@ -247,6 +249,48 @@ def test_an_answer_names_no_folder_of_this_machine(core, campaign):
     found = answered(core, core.ask_later(me(core), campaign, what="explain", args={"run": "zzzz"})["handle"])
     assert found["state"] == "failed" and found["error"]["kind"] == "BadInput"
     assert str(core.folder.root) not in json.dumps(found) and campaign in found["error"]["message"]
+
+
+def test_the_answer_of_a_campaign_that_goes_on_follows_its_runs_by_what_an_answer_takes(core, monkeypatch):
+    row, asked = SimpleNamespace(id="c-1", over=False), []
+    now = runs = 0.0
+
+    def ask(*given: Any, **more: Any) -> str:
+        asked.append(Question(f"j-{len(asked)}", "answer", "c-1", "me", now, {"done": given[-1]["done"]}))
+        return str(asked[-1].handle)
+
+    monkeypatch.setattr(core, "_clock", lambda: now)
+    monkeypatch.setattr(core, "_state_of", lambda row: [])
+    monkeypatch.setattr(core, "_snapshot", lambda row: SimpleNamespace(state=SimpleNamespace(finished=int(runs))))
+    monkeypatch.setattr(core, "_asked_of", ask)
+    monkeypatch.setattr(core.questions, "newest", lambda *of: (asked[-1] if asked else None, None))
+    monkeypatch.setattr(core.questions, "took_s", lambda handle: 2.0)
+    for now in range(29):  # 40 runs in 28 s
+        runs = 40 * now / 28
+        core._answer_handle(me(core), row)
+    assert len(asked) >= 5 and asked[-1].facts["done"] > 20
+    asked.clear()
+    for now in range(10_000):  # a run in 100 s
+        runs = now // 100
+        core._answer_handle(me(core), row)
+    assert [one.facts["done"] for one in asked] == list(range(1, 100))  # none of what is known
+    asked.clear()
+    for now in range(10_000):  # a run in a second
+        runs = 10_000 + now
+        core._answer_handle(me(core), row)
+    assert len(asked) == 500
+    monkeypatch.setattr(core.questions, "took_s", lambda handle: None)
+    asked.clear()
+    for now in range(300):
+        runs = 1 + now
+        core._answer_handle(me(core), row)
+    assert len(asked) == 10
+
+
+def test_what_an_answer_took_is_known_and_not_part_of_it(core, campaign):
+    found = answered(core, core.ask_later(me(core), campaign, what="answer", args={})["handle"])
+    assert core.questions.took_s(found["handle"]) > 0 and "took_s" not in found
+    assert core.questions.took_s("j-" + 32 * "0") is None
 
 
 def test_a_campaign_says_how_it_stands_before_it_began_and_when_it_is_over(core):

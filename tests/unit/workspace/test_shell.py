@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,9 +12,16 @@ from pathlib import Path
 
 import pytest
 
+import hpcagent as ha
 from hpcagent.cli import main
 from hpcagent.commands.workspace_shown import shown
+from hpcagent.errors import BadInput
 from hpcagent.workspace.client import Workspace
+
+
+@ha.app(parameters={name: ha.Text() for name in ("a", "b", "c", "d", "e", "text")}, metrics={"y": "1"})
+def calc(a, b, c, d, e, text):
+    return {"y": 1.0}
 
 
 @pytest.fixture
@@ -214,9 +222,24 @@ def test_a_sweep_has_points_and_no_answer(shell, tmp_path):
     (tmp_path / "s.toml").write_text('app = "synthetic"\n[sweep]\nvalues.x = [0.1, 0.3]\nreplicates = 1\n')
     code, said = shell("start", "s.toml", "--wait")
     campaign = ids(shell, "campaign")[0]
-    assert code == 0 and f"a sweep has no best point; its points: hpcagent workspace runs {campaign}" in said
+    assert code == 0 and f"its runs: hpcagent workspace runs {campaign}" in said and "best" not in said
+    answer = shell("answer", campaign)[1]
+    assert answer in said
+    head, *points = [line.split() for line in answer.splitlines()[-5:-2]]
+    assert head == ["x", "value", "error", "runs"] and [one[0] for one in points] == ["0.1", "0.3"], answer
+    found = json.loads(shell("answer", campaign, "--json")[1])
+    assert [one["params"] for one in found["points"]] == [{"x": 0.1}, {"x": 0.3}]
+    assert all(set(one["metrics"]) == {"value", "error"} for one in found["points"])
     _, head, first = shell("runs", campaign)[1].splitlines()[:3]
     assert head.split() == ["run", "state", "x", "value", "error", "folder"] and "0.1" in first.split()
+
+
+def test_the_runs_of_a_sweep_have_the_metrics_that_it_shows(shell, tmp_path):
+    text = 'app = "synthetic"\nshow = ["error"]\n[sweep]\nvalues.x = [0.1, 0.3]\nreplicates = 1\n'
+    (tmp_path / "s.toml").write_text(text)
+    assert shell("start", "s.toml", "--wait")[0] == 0
+    head = shell("runs", ids(shell, "campaign")[0])[1].splitlines()[1]
+    assert head.split() == ["run", "state", "x", "error", "folder"]
 
 
 def test_a_file_that_is_not_fetched_whole_leaves_nothing(shell, tmp_path, monkeypatch):
@@ -301,7 +324,62 @@ def test_an_approval_is_shown_with_what_it_is_for(shell, tmp_path):
     code, said = shell("run", "synthetic", "x=0.3", "--why", "for the paper")
     assert code != 0 and "hpcagent workspace approve a-" in said
     table = shell("approvals")[1]
-    assert "for the paper" in table and "x=0.3" in table
+    assert "what for: for the paper" in table and "    x = 0.3\n" in table
+
+
+def test_an_approval_shows_each_parameter_whole_and_no_value_is_a_line_of_its_own(shell, tmp_path, monkeypatch):
+    with (tmp_path / ".hpcagent" / "workspace.toml").open("a") as file:
+        file.write('[[approval]]\napp = "calc"\n')
+    values = {name: f"{name}-value" for name in "abcde"} | {"text": "ok" + 90 * " " + "rm"}
+    with Workspace() as there, pytest.raises(BadInput) as refused:
+        there.run(calc, values)
+    said = shell("approvals")[1]
+    identity = said.partition(":")[0]
+    assert identity == refused.value.approval and shell("approvals", identity)[1] == said
+    assert all(f'    {name} = "{name}-value"\n' in said for name in "abcde"), said
+    whole = "".join(line.partition("| ")[2] for line in said.partition("text = ")[2].splitlines()[1:])
+    assert json.loads(whole) == values["text"]
+    assert shell("approvals", "a-nothing")[0] == 2
+    assert shell("approve", identity)[0] == 0
+    table = shell("approvals")[1]
+    assert "granted" in table and f"approvals {identity}" not in table and "shows one whole" in table
+    (one,) = json.loads(shell("approvals", "--json")[1])
+    one |= {"params": {"lines": "ok\n  what: harmless\x1b[2J"}, "asked_why": "a\n  what: harmless\x07"}
+    monkeypatch.setattr(Workspace, "approvals", lambda self: [one])
+    said = shell("approvals", identity)[1]
+    assert r'lines = "ok\n  what: harmless\u001b[2J"' in said, said
+    assert r"what for: a\n  what: harmless\u0007" in said and said.count("\n  what: ") == 1
+
+
+def test_an_approval_of_a_campaign_shows_the_ranges_of_what_it_varies(shell, tmp_path):
+    with (tmp_path / ".hpcagent" / "workspace.toml").open("a") as file:
+        file.write('[[approval]]\napp = "synthetic"\n')
+    assert shell("start", "synthetic", "--set", "until.max_runs=4")[0] != 0
+    said = shell("approvals")[1]
+    for name in ("x", "y", "style", "objective and limits"):
+        assert f"    {name} = " in said, said
+    assert "    x = [0.02, 1]\n" in said
+
+
+def test_with_wrong_rules_a_service_that_is_there_goes_on_and_about_tells(shell, tmp_path):
+    assert shell("run", "synthetic", "x=0.3", "--wait")[0] == 0
+    rules = tmp_path / ".hpcagent" / "workspace.toml"
+    right = rules.read_text()
+    rules.write_text("[quota]\nruns = 3\n")
+    code, said = shell("about")
+    assert code == 0 and "the rules as they were still hold" in said
+    assert re.search(r"^since: 20\d\d-\d\d-\d\d \d\d:\d\d$", said, re.MULTILINE), said
+    assert shell("run", "synthetic", "x=0.4", "--wait")[0] == 0
+    assert shell("end")[0] == 0
+    code, said = shell("about")
+    assert code == 2 and "workspace.toml" in said
+    rules.write_text(right)
+
+
+def test_costs_say_what_is_a_mean_and_what_a_median(shell):
+    assert shell("run", "synthetic", "x=0.3", "--wait")[0] == 0
+    heads = shell("costs")[1].split()
+    assert {"mean_estimated_s", "mean_actual_s", "median_actual_over_estimated"} <= set(heads)
 
 
 def test_zeros_are_numbers_in_a_table():
