@@ -84,9 +84,11 @@ class EventLog:
 
     def has(self, n: int) -> bool:
         """Whether a line of this number was written, also if it was dropped since."""
-        if n > self._highest:
+        if n <= self._highest:
+            return True
+        with self._lock:
             self._highest = max(self._highest, self.last())
-        return n <= self._highest
+            return n <= self._highest
 
     def within(self, n: int) -> int:
         """A number, or that of the last line where there is none of this number: a crash of the machine took it.
