@@ -59,10 +59,13 @@ def waited(there: Workspace, begun: dict[str, Any], command: Callable[..., str])
     Raises:
         Interrupted: Ctrl-C; it goes on.
     """
-    say(f"{begun['id']} ({begun['state']})", file=sys.stderr)
-    if begun.get("note"):
-        say(begun["note"], file=sys.stderr)
-    return until_ended(there, begun["id"], command)
+    try:
+        say(f"{begun['id']} ({begun['state']})", file=sys.stderr)
+        if begun.get("note"):
+            say(begun["note"], file=sys.stderr)
+        return there.wait(begun["id"])
+    except KeyboardInterrupt:
+        raise Interrupted(_goes_on(begun["id"], command)) from None
 
 
 def until_ended(there: Workspace, identity: str, command: Callable[..., str]) -> dict[str, Any]:
