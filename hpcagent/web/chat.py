@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from hpcagent.errors import BadInput, Busy, HpcAgentError, NotThere
+from hpcagent.gate.request import charged_of
 from hpcagent.mcp.said import clean, clean_text
 from hpcagent.web.asked import Asked
 from hpcagent.web.feed import Feed
@@ -311,7 +312,9 @@ class Chat:
         found: dict[str, Any] = next((one for one in pending if one["id"] == approval), {})
         request = found.get("request") or {}
         names = ("app", "site", "nodes", "node_hours", "expected_node_hours", "usd", "runs")
-        plain: dict[str, Any] = clean({name: request.get(name) for name in names})
+        plain: dict[str, Any] = clean(
+            {name: request.get(name) for name in names} | {"node_hours": charged_of(request)}
+        )
         return plain
 
     def _state(self, approval: str) -> str:

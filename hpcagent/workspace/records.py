@@ -18,6 +18,7 @@ from hpcagent.gate.accounts import Accounts
 from hpcagent.gate.approvals import OF_APPROVALS, Approval, Approvals
 from hpcagent.gate.gate import Admission, Gate, refuse_secret
 from hpcagent.gate.not_allowed import NotAllowed
+from hpcagent.gate.request import charged_of
 from hpcagent.gate.rules import Caller, Rules
 from hpcagent.registry.inputs import AddedApps
 from hpcagent.shown import plain
@@ -347,7 +348,7 @@ class Records:
 
     def _commit(self, row: Row, at: float) -> None:
         asked = row.request
-        self.accounts.commit(row.owner, row.id, asked.get("node_hours") or 0.0, asked.get("usd") or 0.0, at)
+        self.accounts.commit(row.owner, row.id, charged_of(asked) or 0.0, asked.get("usd") or 0.0, at)
 
     def _say(self, news: str) -> None:
         """Put a sentence into the news, where it is not the last one."""
