@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,7 +75,7 @@ def request_of(
         runs=runs,
         nodes=campaign.largest.nodes,
         node_hours=cap,
-        expected_node_hours=each * (runs or 0),
+        expected_node_hours=None if runs is None else min(each * runs, math.inf if cap is None else cap),
         usd=None if price is None or cap is None else price * cap,
         priced=price is not None,
         effects=effects_of(campaign.app.contract.side_effects),

@@ -62,7 +62,7 @@ class Request(Record):
         nodes: Nodes of one run.
         node_hours: Node-hours at most: nodes x walltime of a run, a campaign's cap. None where nothing ends it.
         share: The share of its nodes that a run is charged for at most. A campaign's cap is of what is charged.
-        expected_node_hours: As forecast; never more than is charged at most.
+        expected_node_hours: As forecast; never more than is charged at most. None: not known.
         expected_s: Likewise: seconds of wall time of a run.
         usd: Cost at most in US dollars, where the site has a price: of what is charged.
         priced: Whether the site has a price.
@@ -83,7 +83,7 @@ class Request(Record):
     nodes: int = 1
     node_hours: float | None = None
     share: float = 1.0
-    expected_node_hours: float = 0.0
+    expected_node_hours: float | None = 0.0
     expected_s: float = 0.0
     usd: float | None = None
     priced: bool = False

@@ -32,6 +32,7 @@ from hpcagent.workspace.answers import answer_of, campaign_toml, next_points
 from hpcagent.workspace.app_store import packed
 from hpcagent.workspace.booking import BEGINS_WITHIN_S, Booking
 from hpcagent.workspace.checked import refuse_files, refuse_label
+from hpcagent.workspace.forecast import Forecast, expecting
 from hpcagent.workspace.plain_campaigns import (
     as_data,
     check_changes,
@@ -41,7 +42,7 @@ from hpcagent.workspace.plain_campaigns import (
     names_path,
     packaged_campaign,
 )
-from hpcagent.workspace.references import is_function, sandbox_of
+from hpcagent.workspace.references import is_function, sandbox_of, version_of
 from hpcagent.workspace.rows import Row
 
 __all__ = ["Campaigns"]
@@ -98,15 +99,7 @@ class Campaigns(Booking):
             with self.gate.recorded(caller, what="start"):
                 where = site or self.rules.default_site
                 self.sites.refuse_misfit(where, self.sites.known(where), found.largest)
-            asked = request_of(
-                found,
-                site=where,
-                own=self._brings_code(found, reference),
-                sandbox=sandbox_of(found.app),
-                price=self.rules.price(where),
-                why=why,
-                given=given,
-            )
+            asked, _ = self._asked_as_a_whole(found, where, reference, given, caller, why=why)
             known = [r for r in self._same_work(asked.work) if r.owner == caller.name and r.kind == "campaign"]
             if known:
                 return self._said(known[0], found=True)
@@ -134,6 +127,38 @@ class Campaigns(Booking):
             if at_once:
                 return self._soon(row, asked, toml, None)
         return self._in_the_background(row, asked, toml=toml)
+
+    def _asked_as_a_whole(
+        self,
+        campaign: Campaign,
+        site: str,
+        reference: str,
+        given: Mapping[str, str],
+        caller: Caller,
+        *,
+        why: str = "",
+    ) -> tuple[Request, Forecast]:
+        """What the gate is asked of a new campaign, with what it is expected to take."""
+        asked = request_of(
+            campaign,
+            site=site,
+            own=self._brings_code(campaign, reference),
+            sandbox=sandbox_of(campaign.app),
+            price=self.rules.price(site),
+            why=why,
+            given=given,
+        )
+        each_s, source = self._each(campaign, site, caller)
+        share = self._charged_share(campaign.app, site, self.sites.known(site), campaign.largest)
+        expected = None if asked.runs is None else asked.runs * asked.nodes * share * each_s / 3600
+        if expected is not None and asked.node_hours is not None and asked.node_hours < expected:
+            expected, source = asked.node_hours, f"the cap, as {source} would be more"
+        return expecting(asked, expected), Forecast(asked.runs, each_s, expected, source)
+
+    def _each(self, campaign: Campaign, site: str, caller: Caller) -> tuple[float, str]:
+        """What a run in the middle of a campaign's space takes, in seconds, and what that is from."""
+        app, params = campaign.app, campaign.complete(campaign.search.middle)
+        return self._expected(version_of(app), app, site, params, campaign.largest.walltime_s, caller=caller)
 
     def _once_begun(self, row: Row, *, at_once: bool) -> dict[str, Any]:
         """The answer to a request that is sent again; the new service has begun what it asked for."""

@@ -141,7 +141,7 @@ class Runs(Looking):
         share = self.experience.share_of_node(site, of) if by_cores is None else by_cores
         most = None if limit_s is None else nodes * limit_s / 3600
         price = self.rules.price(site)
-        expected_s, _ = self._expected(app, manifest, of, site)
+        expected_s, _ = self._expected(of, app, site, manifest.params, limit_s)
         return Request(
             kind="run",
             app=app.name,
@@ -164,18 +164,24 @@ class Runs(Looking):
         )
 
     def _expected(
-        self, app: App, manifest: Manifest, of: AppVersion, site: str, *, caller: Caller | None = None
+        self,
+        of: AppVersion,
+        app: App,
+        site: str,
+        params: Mapping[str, Any],
+        limit_s: float | None,
+        *,
+        caller: Caller | None = None,
     ) -> tuple[float, str]:
         """What a run takes, in seconds, and what that is from; never more than its walltime."""
         seconds, source = self.experience.expected(
             of,
             site,
-            manifest.params,
-            manifest.estimated_runtime_s or 0.0,
+            params,
+            app.contract.estimated_runtime_s,
             stated=runtime_is_stated(app),
             caller=caller,
         )
-        limit_s = manifest.resources.walltime_s
         if limit_s is None or seconds <= limit_s:
             return seconds, source
         return limit_s, f"its walltime; {source} would be {seconds:.3g} s"
@@ -449,7 +455,9 @@ class Runs(Looking):
         with self._turn:
             why, refused = self.rules.approval_for(asked, caller), self.gate.refusal(asked, caller)
             known = [row for row in self._same_work(manifest.execution_id) if self.gate.sees(caller, row.owner)]
-            typical, source = self._expected(found, manifest, of, asked.site, caller=caller)
+            typical, source = self._expected(
+                of, found, asked.site, manifest.params, manifest.resources.walltime_s, caller=caller
+            )
             return {
                 "app": found.name,
                 "version": found.contract.version,
