@@ -57,6 +57,7 @@ class Request(Record):
             fixed, and the ranges of what it varies.
         given: Of parameters that are files of runs: the text `artifact:RUN/PATH` that the caller wrote, which is
             shown in place of the path. No approval is bound to it: the path is in `params` or in `work`.
+        units: Of those that are numbers, as the contract has them: for whoever approves a run.
         site: The site's profile.
         runs: Runs at most; None without a bound.
         nodes: Nodes of one run.
@@ -78,6 +79,7 @@ class Request(Record):
     work: str
     params: dict[str, Any] = Field(default_factory=dict)
     given: dict[str, str] = Field(default_factory=dict)
+    units: dict[str, str] = Field(default_factory=dict)
     site: str = ""
     runs: int | None = 1
     nodes: int = 1
@@ -113,7 +115,7 @@ class Request(Record):
             >>> one.digest == one.model_copy(update={"node_hours": 2.0}).digest
             False
         """
-        left_out = {"expected_node_hours", "expected_s", "given", "share", "why"}
+        left_out = {"expected_node_hours", "expected_s", "given", "share", "units", "why"}
         fields = self.model_dump(mode="json", exclude=left_out)
         return hashlib.sha256(canonical_json(fields).encode()).hexdigest()
 

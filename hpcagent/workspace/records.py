@@ -174,7 +174,7 @@ class Records:
             "site": asked.site,
             "at": self._clock(),
             "work": asked.work,
-            "request": asked.model_dump(mode="json"),
+            "request": asked.model_dump(mode="json", exclude={"units"}),
             **{name: value for name, value in facts.items() if value not in ("", [], {})},
         }
         self._let_through(event, admission)

@@ -141,6 +141,7 @@ class Runs(Looking):
         share = self.experience.share_of_node(site, of) if by_cores is None else by_cores
         most = None if limit_s is None else nodes * limit_s / 3600
         price = self.rules.price(site)
+        units = {p.name: p.unit for p in app.contract.space.parameters if p.kind in ("float", "int")}
         expected_s, _ = self._expected(of, app, site, manifest.params, limit_s)
         return Request(
             kind="run",
@@ -149,6 +150,7 @@ class Runs(Looking):
             work=manifest.execution_id,
             params=dict(manifest.params),
             given=dict(given),
+            units={n: unit for n, unit in units.items() if n in manifest.params},
             site=site,
             nodes=nodes,
             node_hours=most,
