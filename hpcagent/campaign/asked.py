@@ -20,7 +20,7 @@ from hpcagent.store.files import write_whole
 if TYPE_CHECKING:
     from hpcagent.campaign.record import Campaign
 
-__all__ = ["NOTE", "let_through", "refuse_beyond", "request_of"]
+__all__ = ["NOTE", "expected_of", "let_through", "refuse_beyond", "request_of"]
 
 NOTE = "workspace.json"
 """In the folder of a campaign of a workspace: what was let through."""
@@ -96,9 +96,18 @@ def let_through(run_dir: Path, request: Request, *, workspace: Path, identity: s
         "id": identity,
         "node_hours": request.node_hours,
         "runs": request.runs,
+        "expected_s": request.expected_s or None,
         "site": profile,
     }
     write_whole(run_dir / NOTE, json.dumps(note) + "\n", private=True)
+
+
+def expected_of(run_dir: Path) -> float | None:
+    """What a run is expected to take by what its workspace knows, in seconds; None: that is not known."""
+    if not (run_dir / NOTE).is_file():
+        return None
+    found = read_json(run_dir / NOTE).get("expected_s")
+    return float(found) if isinstance(found, int | float) and found > 0 else None
 
 
 def refuse_beyond(run_dir: Path, request: Request) -> None:

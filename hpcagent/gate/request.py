@@ -64,7 +64,7 @@ class Request(Record):
         node_hours: Node-hours at most: nodes x walltime of a run, a campaign's cap. None where nothing ends it.
         share: The share of its nodes that a run is charged for at most. A campaign's cap is of what is charged.
         expected_node_hours: As forecast; never more than is charged at most. None: not known.
-        expected_s: Likewise: seconds of wall time of a run.
+        expected_s: Likewise: seconds of wall time of a run, of a campaign of one of its runs.
         usd: Cost at most in US dollars, where the site has a price: of what is charged.
         priced: Whether the site has a price.
         effects: Side effects beyond declared outputs: an app's, and what is weaker.

@@ -219,7 +219,7 @@ def _cost(pending: Mapping[str, Any]) -> str:
     asked = pending.get("request") or {}
     most, expected, found = charged_of(asked), asked.get("expected_node_hours"), []
     if expected is not None:
-        each = f" ({asked['expected_s']:.3g} s)" if asked.get("expected_s") else ""
+        each = f" ({asked['expected_s']:.3g} s)" if asked.get("expected_s") and asked.get("kind") == "run" else ""
         found.append(f"{expected:.3g} node-hours expected{each}")
     found.append("nothing bounds it" if most is None else f"{most:.3g} node-hours at most")
     if asked.get("kind") == "run" and asked.get("node_hours") is not None:

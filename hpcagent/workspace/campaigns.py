@@ -14,6 +14,7 @@ from typing import Any
 
 from hpcagent import errors
 from hpcagent.campaign.asked import NOTE, let_through, request_of
+from hpcagent.campaign.budget import refuse_no_first_run
 from hpcagent.campaign.loading import load_campaign
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.sweep_space import SWEEP
@@ -103,6 +104,8 @@ class Campaigns(Booking):
             known = [r for r in self._same_work(asked.work) if r.owner == caller.name and r.kind == "campaign"]
             if known:
                 return self._said(known[0], found=True)
+            with self.gate.recorded(caller, asked):
+                self._refuse_no_run(found, where, asked)
             admission = self.gate.admit(asked, caller)
             identity = f"c-{secrets.token_urlsafe(12)}"
             # First what is to be done: killed right behind the line, the next service begins it.
@@ -153,7 +156,27 @@ class Campaigns(Booking):
         expected = None if asked.runs is None else asked.runs * asked.nodes * share * each_s / 3600
         if expected is not None and asked.node_hours is not None and asked.node_hours < expected:
             expected, source = asked.node_hours, f"the cap, as {source} would be more"
-        return expecting(asked, expected), Forecast(asked.runs, each_s, expected, source)
+        return expecting(asked, expected, each_s), Forecast(asked.runs, each_s, expected, source)
+
+    def _refuse_no_run(self, campaign: Campaign, site: str, asked: Request) -> None:
+        """Refuse a campaign whose coordinator would begin no run under its cap.
+
+        Raises:
+            NotAllowed: With the numbers.
+        """
+        try:
+            cores = self.sites.node_cores(self.sites.known(site))
+            refuse_no_first_run(campaign, node_cores=cores, expected_s=asked.expected_s)
+        except NotAllowed:
+            raise
+        except BadInput as error:
+            raise NotAllowed(
+                "contract",
+                error.message,
+                field="until.node_hours",
+                value=asked.node_hours,
+                do="raise the cap, or give its runs a shorter walltime_s; nothing was run",
+            ) from None
 
     def _each(self, campaign: Campaign, site: str, caller: Caller) -> tuple[float, str]:
         """What a run in the middle of a campaign's space takes, in seconds, and what that is from."""

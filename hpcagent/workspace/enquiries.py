@@ -252,6 +252,10 @@ class Enquiries(Extending):
             raise NotAllowed("contract", error.message, do="correct it and ask again") from None
         with self._turn:
             why, refused = self.rules.approval_for(asked, caller), self.gate.refusal(asked, caller)
+            try:
+                self._refuse_no_run(found, where, asked)
+            except NotAllowed as error:
+                refused = refused or error
             known = [r for r in self._same_work(asked.work) if r.owner == caller.name and r.kind == "campaign"]
         return {
             "app": asked.app,

@@ -127,12 +127,13 @@ class Extending(Campaigns):
             given=row.request.get("given"),
         )
         # A sweep that grows repeats its contenders once more.
-        whole = whole.model_copy(update={"runs": runs_in_all(campaign, there)})
+        each_s = self._each(campaign, row.site, caller)[0]
+        whole = whole.model_copy(update={"runs": runs_in_all(campaign, there), "expected_s": each_s})
         rest = None if whole.node_hours is None else max(0.0, whole.node_hours - row.settled)
         usd = None if price is None or rest is None else price * rest
         forecast = self._on_top(campaign, row, there, whole.nodes, rest, caller)
         asked = whole.model_copy(update={"node_hours": rest, "usd": usd})
-        return campaign, whole, expecting(asked, forecast.node_hours), forecast
+        return campaign, whole, expecting(asked, forecast.node_hours, each_s), forecast
 
     def _on_top(
         self, campaign: Campaign, row: Row, there: Snapshot, nodes: int, most: float | None, caller: Caller

@@ -25,12 +25,12 @@ class Forecast(NamedTuple):
     source: str
 
 
-def expecting(asked: Request, node_hours: float | None) -> Request:
-    """A request with what it is expected to take in node-hours; None: that is not known.
+def expecting(asked: Request, node_hours: float | None, each_s: float | None = None) -> Request:
+    """A request with what it is expected to take in node-hours, and one run in seconds; None: that is not known.
 
     Example:
         >>> asked = Request(app="synthetic", version="1.0.0", work="w")
         >>> expecting(asked, 0.5).expected_node_hours, expecting(asked, 0.5).digest == asked.digest
         (0.5, True)
     """
-    return asked.model_copy(update={"expected_node_hours": node_hours})
+    return asked.model_copy(update={"expected_node_hours": node_hours, "expected_s": each_s or 0.0})
