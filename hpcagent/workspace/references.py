@@ -275,7 +275,7 @@ def runtime_is_stated(app: App) -> bool:
     """Whether somebody has said what a run of an app takes: where nobody has, its contract has the default.
 
     Example:
-        >>> runtime_is_stated(find_app("lj_fluid")), runtime_is_stated(find_app("synthetic"))
+        >>> runtime_is_stated(find_app("lj_argon")), runtime_is_stated(find_app("synthetic"))
         (True, True)
     """
     default = LONG_RUNTIME_S if app.chain or app.function == LAMMPS else RUNTIME_S
