@@ -24,7 +24,7 @@ from hpcagent.apps.made_with import mixed_versions
 from hpcagent.apps.parts import CALLER, Part, Value, failed, failure_in
 from hpcagent.apps.run import Outcome, Run
 from hpcagent.errors import AppFailed, BadInput
-from hpcagent.model.contract import OUTPUTS_ONLY, Metric
+from hpcagent.model.contract import LONG_RUNTIME_S, OUTPUTS_ONLY, Metric
 from hpcagent.model.parameter import Parameter
 from hpcagent.model.records import Manifest, Result
 from hpcagent.moved import new_name
@@ -334,7 +334,7 @@ def chain(
     version: str = "0.1.0",
     inputs: tuple[str, ...] = (),
     description: str | None = None,
-    estimated_runtime_s: float = 60.0,
+    estimated_runtime_s: float = LONG_RUNTIME_S,
     deterministic: bool = True,
     seeded: bool = True,
     failure_modes: tuple[str, ...] = (),

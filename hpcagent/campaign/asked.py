@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from hpcagent.store.files import write_whole
 if TYPE_CHECKING:
     from hpcagent.campaign.record import Campaign
 
-__all__ = ["NOTE", "let_through", "refuse_beyond", "request_of"]
+__all__ = ["NOTE", "expected_of", "let_through", "refuse_beyond", "request_of"]
 
 NOTE = "workspace.json"
 """In the folder of a campaign of a workspace: what was let through."""
@@ -74,7 +75,7 @@ def request_of(
         runs=runs,
         nodes=campaign.largest.nodes,
         node_hours=cap,
-        expected_node_hours=each * (runs or 0),
+        expected_node_hours=None if runs is None else min(each * runs, math.inf if cap is None else cap),
         usd=None if price is None or cap is None else price * cap,
         priced=price is not None,
         effects=effects_of(campaign.app.contract.side_effects),
@@ -95,9 +96,18 @@ def let_through(run_dir: Path, request: Request, *, workspace: Path, identity: s
         "id": identity,
         "node_hours": request.node_hours,
         "runs": request.runs,
+        "expected_s": request.expected_s or None,
         "site": profile,
     }
     write_whole(run_dir / NOTE, json.dumps(note) + "\n", private=True)
+
+
+def expected_of(run_dir: Path) -> float | None:
+    """What a run is expected to take by what its workspace knows, in seconds; None: that is not known."""
+    if not (run_dir / NOTE).is_file():
+        return None
+    found = read_json(run_dir / NOTE).get("expected_s")
+    return float(found) if isinstance(found, int | float) and found > 0 else None
 
 
 def refuse_beyond(run_dir: Path, request: Request) -> None:

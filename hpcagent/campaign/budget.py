@@ -19,7 +19,7 @@ from hpcagent.errors import BadInput
 from hpcagent.model.parameter import Params
 from hpcagent.model.records import Manifest, Result, Role
 
-__all__ = ["Budget", "Outlook", "costs", "refuse_small_cap"]
+__all__ = ["Budget", "Outlook", "costs", "refuse_no_first_run", "refuse_small_cap"]
 
 RISK = 0.001
 """Probability, by the forecast, with which a plan may break the cap."""
@@ -70,17 +70,20 @@ class Budget:
     Args:
         campaign: Whose.
         node_cores: Cores of a node of the site, if known.
+        expected_s: What a run is expected to take until one has ended, in seconds; None: as the contract says.
 
     Attributes:
         cap: Node-hours that must not be exceeded, or None.
         times: The model of its runs.
     """
 
-    def __init__(self, campaign: Campaign, *, node_cores: int | None = None) -> None:
+    def __init__(
+        self, campaign: Campaign, *, node_cores: int | None = None, expected_s: float | None = None
+    ) -> None:
         self.campaign = campaign
         self.cap = campaign.until.cap()
         self._planned = PlannedRuns(campaign)
-        self.times = RunTimes(campaign, node_cores=node_cores)
+        self.times = RunTimes(campaign, node_cores=node_cores, expected_s=expected_s)
         self._seen = 0
         self._chain_spent: dict[str, float] = {}
         self._parts_seen = 0
@@ -308,13 +311,13 @@ class Budget:
         return Outlook(spent, committed, forecast, max(forecast, high), self.cap)
 
 
-def refuse_small_cap(campaign: Campaign, *, node_cores: int | None) -> None:
-    """Refuse a cap that does not allow a single run.
+def refuse_small_cap(campaign: Campaign, *, node_cores: int | None, expected_s: float | None = None) -> None:
+    """Refuse a cap that does not allow a single run; arguments as `Budget`.
 
     Raises:
         BadInput: With the numbers: a run at its walltime, or as the contract expects it, is above the cap.
     """
-    budget = Budget(campaign, node_cores=node_cores)
+    budget = Budget(campaign, node_cores=node_cores, expected_s=expected_s)
     if budget.cap is None or (node_cores is None and campaign.largest.nodes == 1):
         return  # without a cap, or without knowing what share of a node is charged
     worst = [hours for p in budget.times.typical() if (hours := budget.times.worst(p)) is not None]
@@ -327,12 +330,30 @@ def refuse_small_cap(campaign: Campaign, *, node_cores: int | None) -> None:
     guess = min(hours for _, hours, _ in budget.times.estimates(budget.times.typical()))
     if not worst and guess > budget.cap:
         contract = campaign.app.contract
+        what, do = f"{contract.estimated_runtime_s:g} s (estimated_runtime_s)", ", or correct the estimate"
+        if expected_s is not None:
+            what, do = f"{expected_s:.3g} s", ""
         raise BadInput(
             f"until.node_hours = {budget.cap:g} does not allow one run: {campaign.app.name} expects "
-            f"{contract.estimated_runtime_s:g} s (estimated_runtime_s), which is {guess:.3g} node-hours. Raise "
-            "the cap, or correct the estimate.",
+            f"{what}, which is {guess:.3g} node-hours. Raise the cap{do}.",
             value=budget.cap,
         )
+
+
+def refuse_no_first_run(campaign: Campaign, *, node_cores: int | None, expected_s: float | None = None) -> None:
+    """Refuse a cap under which a campaign would end before its first run; arguments as `Budget`.
+
+    Raises:
+        BadInput: With the numbers.
+    """
+    refuse_small_cap(campaign, node_cores=node_cores, expected_s=expected_s)
+    budget = Budget(campaign, node_cores=node_cores, expected_s=expected_s)
+    if budget.cap is None or campaign.app.contract.resources_from:
+        return  # points of another size than those few may have room
+    points = budget.times.typical()
+    if not budget.fitting([(p, "suggested") for p in points], spent=0.0, running=Load.none()):
+        why = budget.refusal(points, spent=0.0, running=Load.none(), reserve=())
+        raise BadInput(f"No run could begin: {why} Raise until.node_hours.", value=budget.cap)
 
 
 def costs(results: Sequence[Result]) -> str | None:

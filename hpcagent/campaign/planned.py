@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcagent.campaign.asked import refuse_beyond, request_of
+from hpcagent.campaign.asked import expected_of, refuse_beyond, request_of
 from hpcagent.campaign.budget import refuse_small_cap
 from hpcagent.campaign.decisions import policy_of
 from hpcagent.campaign.earlier import WarmStart
@@ -97,7 +97,7 @@ def planned(
         workers_of(wanted, campaign.largest)
         if not folder.exists and not isinstance(wanted, Several):
             here = None if wanted.batch or wanted.remote else len(usable_cores())
-            refuse_small_cap(campaign, node_cores=wanted.node_cores or here)
+            refuse_small_cap(campaign, node_cores=wanted.node_cores or here, expected_s=expected_of(folder.root))
     asked = request_of(campaign, site=profile.name)
     refuse_beyond(folder.root, asked)
     admit_alone(asked)

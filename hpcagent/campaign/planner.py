@@ -123,7 +123,8 @@ class Planner:
             confirming = self.confirmation()
             if confirming:
                 return confirming
-            if self.campaign.confirm is not None and not any(r.ok for r in self.state.results.values()):
+            none = self.campaign.confirm is not None and not any(r.ok for r in self.state.results.values())
+            if none and (self.state.manifests or self.spending.planned_out is None):  # else the cap says why
                 reason = "no run has completed, so there is none to repeat with what is left of the budget."
         # Opened again after its end, it ended for the reason that it ended for.
         return reason or self.spending.planned_out or self.state.stopped or "its contenders are confirmed."

@@ -134,9 +134,12 @@ class RunTimes:
     Args:
         campaign: Whose.
         node_cores: Cores of a node of the site; None where that is not known: read from the first results.
+        expected_s: What a run is expected to take until one has ended, in seconds; None: as the contract says.
     """
 
-    def __init__(self, campaign: Campaign, *, node_cores: int | None = None) -> None:
+    def __init__(
+        self, campaign: Campaign, *, node_cores: int | None = None, expected_s: float | None = None
+    ) -> None:
         self._app, self._search = campaign.app, campaign.search
         self._columns = _columns(campaign)
         self._prior = np.array([width for widths, _ in self._columns for width in widths])
@@ -150,6 +153,8 @@ class RunTimes:
         guessed_s = contract.estimated_runtime_s
         if self._app.chain and contract.estimated_cost is not None:
             guessed_s = contract.estimated_cost * 3600
+        elif expected_s is not None and campaign.fidelity is None:
+            guessed_s = expected_s
         self._guessed_s = max(guessed_s, 1e-6)
         rng = np.random.default_rng(0)
         self._normal = rng.standard_normal((DRAWS, len(self._prior)))

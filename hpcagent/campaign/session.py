@@ -12,6 +12,7 @@ from typing import Any
 
 from hpcagent.aside import Aside
 from hpcagent.campaign.answer import answer
+from hpcagent.campaign.asked import expected_of
 from hpcagent.campaign.asking import Asking
 from hpcagent.campaign.compare import Comparison, compare
 from hpcagent.campaign.determinism import unequal_words
@@ -92,6 +93,7 @@ class Session:
             state,
             self.folder.work,
             node_cores=site.about["node_cores"],
+            expected_s=expected_of(self.folder.root),
             workers=site.workers_for(self.largest),
         )
         self.runner = Runner(

@@ -34,6 +34,7 @@ class Spending:
         work: Folder of the runs: a run has begun when the workers' records say so, or its directory has a
             `manifest.json`.
         node_cores: Cores of a node of the site, if known.
+        expected_s: As of `Budget`.
         workers: Runs that go at the same time.
         clock: Unix time, in seconds.
 
@@ -51,6 +52,7 @@ class Spending:
         work: Path,
         *,
         node_cores: int | None = None,
+        expected_s: float | None = None,
         workers: int = 1,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -59,7 +61,7 @@ class Spending:
         self.reached: str | None = None
         self.unbooked: Callable[[Mapping[str, float]], float] = lambda taken: 0.0
         self._campaign, self._state, self._work, self._clock = campaign, state, work, clock
-        self._budget = Budget(campaign, node_cores=node_cores)
+        self._budget = Budget(campaign, node_cores=node_cores, expected_s=expected_s)
         self._workers = max(1, workers)
         self._running: Mapping[str, Manifest] = {}
         self._sent: dict[tuple[str, int], float] = {}

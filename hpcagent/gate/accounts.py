@@ -84,7 +84,7 @@ class Account:
                     do=f"ask again in {wait_s:.0f} s",
                 )
         for name, limit, spent, flying, asked, unit in (
-            ("node_hours", quota.node_hours, self.node_hours, hours, request.node_hours, "node-hours"),
+            ("node_hours", quota.node_hours, self.node_hours, hours, request.charged_node_hours, "node-hours"),
             ("usd", quota.usd, self.usd, dollars, request.usd, "USD"),
         ):
             if limit is None or (name == "usd" and not request.priced):

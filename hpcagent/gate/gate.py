@@ -124,7 +124,7 @@ class Gate:
 
     def _hold_to_price(self, request: Request) -> None:
         """Refuse what may take more than the caller has said that it may."""
-        at_most, most = self._at_most, request.node_hours
+        at_most, most = self._at_most, request.charged_node_hours
         if at_most is None or (most is not None and most <= at_most * (1 + 1e-9)):
             return
         now = "nothing bounds it" if most is None else f"it would take up to {most:.4g}"

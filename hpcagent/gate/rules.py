@@ -148,9 +148,9 @@ class ApprovalRule(Record):
         why = [] if self.app == "*" else [f"it is a run of {request.app}"]
         why += [f"{caller.role} asks for it"] if self.roles else []
         why += ["it is code of somebody's own"] if self.own else []
-        hint = ""
+        hint, apart = "", request.share < 1
         for limit, asked, unit in (
-            (self.nodes_times_hours, request.node_hours, "node-hours"),
+            (self.nodes_times_hours, request.node_hours, "node-hours" + (" of whole nodes" if apart else "")),
             (self.usd, request.usd if request.priced else 0.0, "USD"),
         ):
             if limit is None:

@@ -14,13 +14,14 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequest, ElicitRequestFormParams, InputRequiredResult
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from hpcagent.catalog import app_names, find_app
 from hpcagent.errors import NotPermitted
 from hpcagent.gate.not_allowed import NotAllowed
+from hpcagent.gate.request import charged_of
 from hpcagent.mcp.callers import Caller, Scope
 from hpcagent.mcp.excerpt import params_in_words
 from hpcagent.mcp.said import clean_text, to_approve
 from hpcagent.mcp.threads import in_thread
+from hpcagent.shown import plain
 
 __all__ = [
     "Confirm",
@@ -196,7 +197,7 @@ def _pending(caller: Caller, identity: str) -> dict[str, Any] | None:
 
 def _in_words(refused: NotAllowed, pending: Mapping[str, Any]) -> str:
     """What a person is asked: what would run, why they have to decide, and with which parameters."""
-    words = f"{clean_text(refused.why, 1000)}.\nParameters: {params_in_words(pending['params'])}"
+    words = f"{clean_text(refused.why, 1000)}.\n{_cost(pending)}\nParameters: {params_in_words(pending['params'])}"
     units = _units(pending)
     words += f"\nUnits: {units}" if units else ""
     why = pending.get("asked_why")
@@ -213,14 +214,26 @@ def _put(words: str) -> str:
 
 
 def _units(pending: Mapping[str, Any]) -> str:
-    """The units of a request's parameters, of an app that the library brings."""
+    """The units of a request's parameters, of the contract that it was held against."""
     asked = pending.get("request") or {}
-    if asked.get("own") or asked.get("app") not in app_names():
-        return ""
-    space = find_app(str(asked["app"])).contract.space
-    named = pending["params"]
-    known = [p for p in space.parameters if p.name in named and p.kind in ("float", "int")]
-    return ", ".join(f"{p.name} in {'pure numbers' if p.unit == '1' else p.unit}" for p in known)
+    units = {str(name): plain(str(unit))[:40] for name, unit in (asked.get("units") or {}).items()}
+    return ", ".join(f"{name} in {'pure numbers' if unit == '1' else unit}" for name, unit in units.items())
+
+
+def _cost(pending: Mapping[str, Any]) -> str:
+    """What it is expected to take beside the most, its walltime, and whose code it is in which sandbox."""
+    asked = pending.get("request") or {}
+    most, expected, found = charged_of(asked), asked.get("expected_node_hours"), []
+    if expected is not None:
+        each = f" ({asked['expected_s']:.3g} s)" if asked.get("expected_s") and asked.get("kind") == "run" else ""
+        found.append(f"{expected:.3g} node-hours expected{each}")
+    found.append("nothing bounds it" if most is None else f"{most:.3g} node-hours at most")
+    if asked.get("kind") == "run" and asked.get("node_hours") is not None:
+        found.append(f"ended after {3600 * asked['node_hours'] / asked.get('nodes', 1):.4g} s")
+    tier = asked.get("sandbox", "none")
+    code = "of somebody's own" if asked.get("own") else "of the library"
+    sandbox = "no sandbox" if tier == "none" else f"the sandbox {tier}"
+    return f"Cost: {', '.join(found)}\nCode: {code}, in {sandbox}"
 
 
 def _with_words(refused: NotAllowed) -> NotAllowed:

@@ -16,7 +16,7 @@ from hpcagent.model.parameter import Parameter
 from hpcagent.model.space import Space
 from hpcagent.model.texts import Line, checked_name
 
-__all__ = ["MEASURED_TIMES", "SIDE_EFFECTS", "Contract", "Metric", "Resources"]
+__all__ = ["LONG_RUNTIME_S", "MEASURED_TIMES", "RUNTIME_S", "SIDE_EFFECTS", "Contract", "Metric", "Resources"]
 
 MEASURED_TIMES = frozenset({"s", "min", "h", "1/s"})
 
@@ -162,6 +162,10 @@ class Resources(Record):
         return self.model_dump(exclude={"walltime_s", "memory_gb"})
 
 
+RUNTIME_S, LONG_RUNTIME_S = 1.0, 60.0
+"""Expected wall time in seconds where nobody has stated one; the second of a LAMMPS script and of a chain."""
+
+
 class Contract(Displayed, Record):
     """What an app promises, before anything runs.
 
@@ -200,7 +204,7 @@ class Contract(Displayed, Record):
     resources_from: dict[str, str] = {}
     deterministic: bool = True
     seeded: bool = True
-    estimated_runtime_s: float = 1.0
+    estimated_runtime_s: float = RUNTIME_S
     estimated_cost: float | None = None
     side_effects: str = OUTPUTS_ONLY
     failure_modes: tuple[str, ...] = ()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from hpcagent.errors import BadInput, Busy, HpcAgentError, NotThere
+from hpcagent.gate.request import charged_of
 from hpcagent.mcp.said import clean, clean_text, to_approve
 from hpcagent.web.asked import Asked
 from hpcagent.web.feed import Feed
@@ -312,8 +313,10 @@ class Chat:
         found: dict[str, Any] = next((one for one in pending if one["id"] == approval), {})
         request = found.get("request") or {}
         names = ("app", "site", "nodes", "node_hours", "expected_node_hours", "usd", "runs")
-        plain: dict[str, Any] = clean({name: request.get(name) for name in names})
-        return plain | ({"params": to_approve(found["params"])} if found else {})
+        shown: dict[str, Any] = clean(
+            {name: request.get(name) for name in names} | {"node_hours": charged_of(request)}
+        )
+        return shown | ({"params": to_approve(found["params"])} if found else {})
 
     def _state(self, approval: str) -> str:
         """What has become of it elsewhere, as under Approvals."""

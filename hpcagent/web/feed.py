@@ -19,6 +19,7 @@ from typing import Any
 
 from hpcagent.catalog import packaged
 from hpcagent.errors import HpcAgentError
+from hpcagent.gate.request import charged_of
 from hpcagent.mcp.said import clean, to_approve
 from hpcagent.workspace.client import Workspace
 
@@ -318,7 +319,7 @@ def _approval(one: Mapping[str, Any]) -> dict[str, Any]:
     request = one.get("request") or {}
     names = ("kind", "app", "version", "site", "nodes", "node_hours", "expected_node_hours", "usd", "runs", "own")
     rest = {name: value for name, value in one.items() if name not in ("request", "digest")}
-    asked = {name: request.get(name) for name in names}
+    asked = {name: request.get(name) for name in names} | {"node_hours": charged_of(request)}
     units = units_of(str(request.get("app", "")))
     shown: dict[str, Any] = clean(rest | {"asked": asked, "param_units": units})
     return shown | {"params": to_approve(one["params"])}

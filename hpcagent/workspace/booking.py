@@ -89,6 +89,8 @@ class Booking(Simulations):
             hours = max(0.0, there.state.node_hours + there.state.overhead - row.settled)
             price = self.rules.price(row.site)
             state = "completed" if reason is not None else "stopped"
+            if reason is not None and not there.state.manifests:
+                state = "failed"  # it could begin no run: the note says why
             taught = _taught(there, row.taught)
             if row.state == state and not hours and taught is None:
                 self._booked_at[row.id] = written_at

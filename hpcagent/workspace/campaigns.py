@@ -14,6 +14,7 @@ from typing import Any
 
 from hpcagent import errors
 from hpcagent.campaign.asked import NOTE, let_through, request_of
+from hpcagent.campaign.budget import refuse_no_first_run
 from hpcagent.campaign.loading import load_campaign
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.sweep_space import SWEEP
@@ -32,6 +33,7 @@ from hpcagent.workspace.answers import answer_of, campaign_toml, next_points
 from hpcagent.workspace.app_store import packed
 from hpcagent.workspace.booking import BEGINS_WITHIN_S, Booking
 from hpcagent.workspace.checked import refuse_files, refuse_label
+from hpcagent.workspace.forecast import Forecast, expecting
 from hpcagent.workspace.plain_campaigns import (
     as_data,
     check_changes,
@@ -41,7 +43,7 @@ from hpcagent.workspace.plain_campaigns import (
     names_path,
     packaged_campaign,
 )
-from hpcagent.workspace.references import is_function, sandbox_of
+from hpcagent.workspace.references import is_function, sandbox_of, version_of
 from hpcagent.workspace.rows import Row
 
 __all__ = ["Campaigns"]
@@ -98,18 +100,12 @@ class Campaigns(Booking):
             with self.gate.recorded(caller, what="start"):
                 where = site or self.rules.default_site
                 self.sites.refuse_misfit(where, self.sites.known(where), found.largest)
-            asked = request_of(
-                found,
-                site=where,
-                own=self._brings_code(found, reference),
-                sandbox=sandbox_of(found.app),
-                price=self.rules.price(where),
-                why=why,
-                given=given,
-            )
+            asked, _ = self._asked_as_a_whole(found, where, reference, given, caller, why=why)
             known = [r for r in self._same_work(asked.work) if r.owner == caller.name and r.kind == "campaign"]
             if known:
                 return self._said(known[0], found=True)
+            with self.gate.recorded(caller, asked):
+                self._refuse_no_run(found, where, asked)
             admission = self.gate.admit(asked, caller)
             identity = f"c-{secrets.token_urlsafe(12)}"
             # First what is to be done: killed right behind the line, the next service begins it.
@@ -134,6 +130,58 @@ class Campaigns(Booking):
             if at_once:
                 return self._soon(row, asked, toml, None)
         return self._in_the_background(row, asked, toml=toml)
+
+    def _asked_as_a_whole(
+        self,
+        campaign: Campaign,
+        site: str,
+        reference: str,
+        given: Mapping[str, str],
+        caller: Caller,
+        *,
+        why: str = "",
+    ) -> tuple[Request, Forecast]:
+        """What the gate is asked of a new campaign, with what it is expected to take."""
+        asked = request_of(
+            campaign,
+            site=site,
+            own=self._brings_code(campaign, reference),
+            sandbox=sandbox_of(campaign.app),
+            price=self.rules.price(site),
+            why=why,
+            given=given,
+        )
+        each_s, source = self._each(campaign, site, caller)
+        share = self._charged_share(campaign.app, site, self.sites.known(site), campaign.largest)
+        expected = None if asked.runs is None else asked.runs * asked.nodes * share * each_s / 3600
+        if expected is not None and asked.node_hours is not None and asked.node_hours < expected:
+            expected, source = asked.node_hours, f"the cap, as {source} would be more"
+        return expecting(asked, expected, each_s), Forecast(asked.runs, each_s, expected, source)
+
+    def _refuse_no_run(self, campaign: Campaign, site: str, asked: Request) -> None:
+        """Refuse a campaign whose coordinator would begin no run under its cap.
+
+        Raises:
+            NotAllowed: With the numbers.
+        """
+        try:
+            cores = self.sites.node_cores(self.sites.known(site))
+            refuse_no_first_run(campaign, node_cores=cores, expected_s=asked.expected_s)
+        except NotAllowed:
+            raise
+        except BadInput as error:
+            raise NotAllowed(
+                "contract",
+                error.message,
+                field="until.node_hours",
+                value=asked.node_hours,
+                do="raise the cap, or give its runs a shorter walltime_s; nothing was run",
+            ) from None
+
+    def _each(self, campaign: Campaign, site: str, caller: Caller) -> tuple[float, str]:
+        """What a run in the middle of a campaign's space takes, in seconds, and what that is from."""
+        app, params = campaign.app, campaign.complete(campaign.search.middle)
+        return self._expected(version_of(app), app, site, params, campaign.largest.walltime_s, caller=caller)
 
     def _once_begun(self, row: Row, *, at_once: bool) -> dict[str, Any]:
         """The answer to a request that is sent again; the new service has begun what it asked for."""

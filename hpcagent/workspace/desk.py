@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from hpcagent.apps.base import App
 from hpcagent.apps.worker import execute
+from hpcagent.campaign.launch_costs import LaunchCost
 from hpcagent.errors import BadInput, HpcAgentError
 from hpcagent.model.failures import meaning
 from hpcagent.model.records import Cost, Failure, Manifest, Result
@@ -238,7 +239,7 @@ class Desk:
         def back(done: Future[Any]) -> None:
             result = _result(manifest, done)
             if result.failure is not None and result.cost.wall_s == 0.0:
-                result = result.model_copy(update={"cost": self._taken(manifest)})
+                result = result.model_copy(update={"cost": self._taken(site, manifest)})
             if not job.gone and not self._closed and tries.again(result):
                 job.lost_node_hours += result.cost.node_hours
                 send()
@@ -259,14 +260,15 @@ class Desk:
         whole = self._run(site, job, job.app, job.manifest, job.inputs)
         whole.add_done_callback(lambda done: self._ended(job, done.result()))
 
-    def _taken(self, manifest: Manifest) -> Cost:
+    def _taken(self, site: Site, manifest: Manifest) -> Cost:
         """What a run took whose worker was lost or ended, by when its folder's `manifest.json` was written."""
         try:
             began = (self._work / manifest.execution_id / "manifest.json").stat().st_mtime
         except OSError:  # it had not begun
             return Cost()
         wall_s = max(0.0, time.time() - began)
-        return Cost(wall_s=wall_s, node_hours=manifest.resources.nodes * wall_s / 3600)
+        charged = LaunchCost.of(manifest.resources, site.about["node_cores"]).nodes
+        return Cost(wall_s=wall_s, node_hours=charged * wall_s / 3600)
 
     def _ended(self, job: Job, result: Result) -> None:
         with self._lock:

@@ -9,11 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcagent.campaign.asked import request_of
-from hpcagent.campaign.budget import Budget
-from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.recorded import Snapshot, snapshot
-from hpcagent.campaign.state import State
 from hpcagent.campaign.sweep_runs import PlannedRuns
 from hpcagent.contexts.calls import NewCall, again
 from hpcagent.contexts.document import Call, Document
@@ -23,18 +19,15 @@ from hpcagent.gate.rules import Caller
 from hpcagent.model.records import Manifest
 from hpcagent.workspace.campaigns import MOST_POINTS
 from hpcagent.workspace.extending import Extending
-from hpcagent.workspace.on_top import OwnRuns, outside_of_what_ran, runs_on_top
 from hpcagent.workspace.only_data import check_only_data
 from hpcagent.workspace.plain_campaigns import check_policy
 from hpcagent.workspace.questions import COSTLY, Questions
-from hpcagent.workspace.references import sandbox_of, version_of
 from hpcagent.workspace.rows import Row
 
 __all__ = ["Enquiries"]
 
 MOST_POLICIES = 8
 MOST_SEEDS = 50
-ROUNDING = 1e-6  # of a run, where a cap leaves room for a whole number of them
 # While a campaign goes on its answer is worked out anew so often, where somebody asks and it is not known what
 # the last one took; else once so many times of that have gone by, or sooner where the runs have grown by much.
 FRESH_S = 30.0
@@ -262,37 +255,26 @@ class Enquiries(Extending):
                 where = site or self.rules.default_site
                 profile = self.sites.known(where)
             self.sites.refuse_misfit(where, profile, found.largest)
-            asked = request_of(
-                found,
-                site=where,
-                own=self._brings_code(found, reference),
-                sandbox=sandbox_of(found.app),
-                price=self.rules.price(where),
-                given=given,
-            )
-            each_s, source = self._each(found, where, caller)
+            asked, forecast = self._asked_as_a_whole(found, where, reference, given, caller)
         except NotAllowed:
             raise
         except BadInput as error:
             raise NotAllowed("contract", error.message, do="correct it and ask again") from None
         with self._turn:
             why, refused = self.rules.approval_for(asked, caller), self.gate.refusal(asked, caller)
+            try:
+                self._refuse_no_run(found, where, asked)
+            except NotAllowed as error:
+                refused = refused or error
             known = [r for r in self._same_work(asked.work) if r.owner == caller.name and r.kind == "campaign"]
-        share = self._charged_share(found.app, where, profile, found.largest)
-        expected, most = (
-            None if asked.runs is None else asked.runs * asked.nodes * share * each_s / 3600,
-            asked.node_hours,
-        )
-        if expected is not None and most is not None and most < expected:
-            expected, source = most, f"the cap, as {source} would be more"
         return {
             "app": asked.app,
             "site": asked.site,
             "digest": asked.digest,
             "runs": asked.runs,
-            "wall_s_per_run": each_s,
-            "from": source,
-            "node_hours": expected,
+            "wall_s_per_run": forecast.each_s,
+            "from": forecast.source,
+            "node_hours": forecast.node_hours,
             "node_hours_at_most": asked.node_hours,
             "usd_at_most": asked.usd,
             "approval": why,
@@ -325,56 +307,21 @@ class Enquiries(Extending):
         """
         with self._turn:
             row = self._campaign(caller, identity)
-            campaign, _, asked = self._extension(row, changes or {}, data_only=data_only)
+            _, _, asked, forecast = self._extension(row, changes or {}, caller, data_only=data_only)
             why, refused = self.rules.approval_for(asked, caller), self.gate.refusal(asked, caller)
-        there = self._snapshot(row)
-        state = None if there is None else there.state
-        runs, most = runs_on_top(campaign, there), asked.node_hours
-        each_s, each, source = self._each_on_top(campaign, row, asked.nodes, state, caller)
-        outside = "" if state is None else outside_of_what_ran(campaign, state, runs)
-        fit = runs if most is None or not each else int(most / each + ROUNDING)
-        if fit and runs and each and state is not None and not Budget(campaign).room(runs, state):
-            fit, source = 0, f"the coordinator's forecast: each may take more than {source}"
-        if runs is None:
-            source = f"nothing says how many runs are to come; of one: {source}"
-        elif fit is not None and fit < runs:
-            runs, few = fit, f"no further run fits under the cap, by {source}"
-            source = f"the cap, as {source} would be more" if fit else few
-        expected = None if runs is None or each is None else runs * each
-        expected = expected if expected is None or most is None else min(expected, most)
-        source += f"; {outside}" if outside else ""
         return {
             "app": asked.app,
             "site": asked.site,
-            "runs": runs,
+            "runs": forecast.runs,
             "runs_in_all": asked.runs,
-            "wall_s_per_run": each_s,
-            "from": source,
-            "node_hours": expected,
-            "node_hours_at_most": most,
+            "wall_s_per_run": forecast.each_s,
+            "from": forecast.source,
+            "node_hours": forecast.node_hours,
+            "node_hours_at_most": asked.node_hours,
             "usd_at_most": asked.usd,
             "approval": why,
             "refused": None if refused is None else refused.plain(),
         }
-
-    def _each_on_top(
-        self, campaign: Campaign, row: Row, nodes: int, state: State | None, caller: Caller
-    ) -> tuple[float | None, float | None, str]:
-        """What one more run of a campaign takes, in seconds and in node-hours, and what that is from."""
-        if campaign.fidelity is not None:
-            return None, None, "not known: what its cheap runs took says nothing of the dear ones to come"
-        own = OwnRuns.of(state)
-        if own is not None:
-            return own.wall_s, own.node_hours, own.words
-        each_s, source = self._each(campaign, row.site, caller)
-        share = self._charged_share(campaign.app, row.site, self.sites.found(row.site), campaign.largest)
-        return each_s, nodes * share * each_s / 3600, source
-
-    def _each(self, campaign: Campaign, site: str, caller: Caller) -> tuple[float, str]:
-        """What a run in the middle of a campaign's space takes, in seconds, and what that is from."""
-        app, params = campaign.app, campaign.complete(campaign.search.middle)
-        contract_s = app.contract.estimated_runtime_s
-        return self.experience.expected(version_of(app), site, params, contract_s, caller=caller)
 
     # -- runs ---------------------------------------------------------------------------------
 

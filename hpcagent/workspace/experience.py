@@ -83,11 +83,13 @@ class Experience:
         params: Mapping[str, Any],
         contract_s: float,
         *,
+        stated: bool = True,
         caller: Caller | None = None,
     ) -> tuple[float, str]:
         """What a run takes on a site, in seconds of wall time, and what that is from.
 
-        What earlier runs' parameters were is told only to a caller who sees everybody's runs.
+        An estimate of the contract that nobody has `stated` does not go before runs that are known. What earlier
+        runs' parameters were is told only to a caller who sees everybody's runs.
         """
         with self._turn:
             took = self._took_at.get((site, of))
@@ -97,7 +99,9 @@ class Experience:
                 why = f"none of its {runs} runs here was on {site}" if runs else self._of_others(of, caller)
                 return contract_s, "the contract's estimate" + (f": {why}" if why else "")
             said = caller is not None and self._gate.sees_all(caller)
-            return took.expected(params, contract_s=contract_s, lengths=lengths_of(params), ranges_said=said)
+            return took.expected(
+                params, contract_s=contract_s, stated=stated, lengths=lengths_of(params), ranges_said=said
+            )
 
     def _of_others(self, of: AppVersion, caller: Caller | None) -> str:
         """Of which other versions an app's runs here were; empty: there are none that the caller knows of."""

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from hpcagent.campaign.asked import request_of
+from hpcagent.campaign.budget import Budget
 from hpcagent.campaign.loading import load_run
 from hpcagent.campaign.record import Campaign
 from hpcagent.campaign.recorded import Snapshot, snapshot
+from hpcagent.campaign.state import State
 from hpcagent.campaign.sweep_space import SWEEP
 from hpcagent.campaign.taken_up import other_parts, refuse_other_layout
 from hpcagent.errors import BadInput, RunDirChanged
@@ -18,12 +20,15 @@ from hpcagent.gate.request import Request
 from hpcagent.gate.rules import Caller
 from hpcagent.store.rundir import RunDir, holder
 from hpcagent.workspace.campaigns import Campaigns
-from hpcagent.workspace.on_top import is_exhausted, runs_in_all, runs_on_top
+from hpcagent.workspace.forecast import Forecast, expecting
+from hpcagent.workspace.on_top import OwnRuns, is_exhausted, outside_of_what_ran, runs_in_all, runs_on_top
 from hpcagent.workspace.plain_campaigns import check_changes, check_options, check_values
 from hpcagent.workspace.references import sandbox_of
 from hpcagent.workspace.rows import Row
 
 __all__ = ["Extending"]
+
+ROUNDING = 1e-6  # of a run, where a cap leaves room for a whole number of them
 
 
 class Extending(Campaigns):
@@ -60,7 +65,7 @@ class Extending(Campaigns):
             goes = identity in self._beginning or holder(folder)[0]
             if goes and not (folder / "events.jsonl").exists():
                 raise _goes_on(identity)
-            _, whole, asked = self._extension(row, changes or {}, why=why, data_only=data_only)
+            _, whole, asked, _ = self._extension(row, changes or {}, caller, why=why, data_only=data_only)
             if not row.over and Request.model_validate(row.request).digest == asked.digest:
                 # Asked for once more, as after a lost answer: it was let through, and needs no other approval.
                 if goes:
@@ -85,9 +90,9 @@ class Extending(Campaigns):
         return self._in_the_background(row, whole, toml=None, changes=changes or {})
 
     def _extension(
-        self, row: Row, changes: Mapping[str, Any], *, why: str = "", data_only: bool = False
-    ) -> tuple[Campaign, Request, Request]:
-        """A campaign with these changes, and what the gate is asked: as a whole, and for what comes on top.
+        self, row: Row, changes: Mapping[str, Any], caller: Caller, *, why: str = "", data_only: bool = False
+    ) -> tuple[Campaign, Request, Request, Forecast]:
+        """A campaign with these changes, what the gate is asked (as a whole, for what comes on top), its forecast.
 
         Raises:
             NotAllowed: A change is not allowed.
@@ -123,10 +128,45 @@ class Extending(Campaigns):
             given=row.request.get("given"),
         )
         # A sweep that grows repeats its contenders once more.
-        whole = whole.model_copy(update={"runs": runs_in_all(campaign, there)})
+        each_s = self._each(campaign, row.site, caller)[0]
+        whole = whole.model_copy(update={"runs": runs_in_all(campaign, there), "expected_s": each_s})
         rest = None if whole.node_hours is None else max(0.0, whole.node_hours - row.settled)
         usd = None if price is None or rest is None else price * rest
-        return campaign, whole, whole.model_copy(update={"node_hours": rest, "usd": usd})
+        forecast = self._on_top(campaign, row, there, whole.nodes, rest, caller)
+        asked = whole.model_copy(update={"node_hours": rest, "usd": usd})
+        return campaign, whole, expecting(asked, forecast.node_hours, each_s), forecast
+
+    def _on_top(
+        self, campaign: Campaign, row: Row, there: Snapshot, nodes: int, most: float | None, caller: Caller
+    ) -> Forecast:
+        """What comes on top of what a campaign has taken, at most so many node-hours."""
+        state, runs = there.state, runs_on_top(campaign, there)
+        each_s, each, source = self._each_on_top(campaign, row, nodes, state, caller)
+        outside = outside_of_what_ran(campaign, state, runs)
+        fit = runs if most is None or not each else int(most / each + ROUNDING)
+        if fit and runs and each and not Budget(campaign).room(runs, state):
+            fit, source = 0, f"the coordinator's forecast: each may take more than {source}"
+        if runs is None:
+            source = f"nothing says how many runs are to come; of one: {source}"
+        elif fit is not None and fit < runs:
+            runs, few = fit, f"no further run fits under the cap, by {source}"
+            source = f"the cap, as {source} would be more" if fit else few
+        expected = None if runs is None or each is None else runs * each
+        expected = expected if expected is None or most is None else min(expected, most)
+        return Forecast(runs, each_s, expected, source + (f"; {outside}" if outside else ""))
+
+    def _each_on_top(
+        self, campaign: Campaign, row: Row, nodes: int, state: State, caller: Caller
+    ) -> tuple[float | None, float | None, str]:
+        """What one more run of a campaign takes, in seconds and in node-hours, and what that is from."""
+        if campaign.fidelity is not None:
+            return None, None, "not known: what its cheap runs took says nothing of the dear ones to come"
+        own = OwnRuns.of(state)
+        if own is not None:
+            return own.wall_s, own.node_hours, own.words
+        each_s, source = self._each(campaign, row.site, caller)
+        share = self._charged_share(campaign.app, row.site, self.sites.found(row.site), campaign.largest)
+        return each_s, nodes * share * each_s / 3600, source
 
 
 def _refuse_app(changes: Mapping[str, Any]) -> None:

@@ -67,7 +67,7 @@ class Progress:
             return None
         if row.state != "running":
             return None
-        expected = float(row.request.get("expected_s") or 0.0) or None
+        expected = float(row.request.get("expected_s") or 0.0) or None if row.kind == "run" else None
         elapsed = self._elapsed_s(row)
         with self._turn:
             found = self._follower(row).look()

@@ -18,6 +18,7 @@ from hpcagent.gate.accounts import Accounts
 from hpcagent.gate.approvals import OF_APPROVALS, Approval, Approvals
 from hpcagent.gate.gate import Admission, Gate, refuse_secret
 from hpcagent.gate.not_allowed import NotAllowed
+from hpcagent.gate.request import charged_of
 from hpcagent.gate.rules import Caller, Rules
 from hpcagent.registry.inputs import AddedApps
 from hpcagent.shown import plain
@@ -173,7 +174,7 @@ class Records:
             "site": asked.site,
             "at": self._clock(),
             "work": asked.work,
-            "request": asked.model_dump(mode="json"),
+            "request": asked.model_dump(mode="json", exclude={"units"}),
             **{name: value for name, value in facts.items() if value not in ("", [], {})},
         }
         self._let_through(event, admission)
@@ -356,7 +357,7 @@ class Records:
 
     def _commit(self, row: Row, at: float) -> None:
         asked = row.request
-        self.accounts.commit(row.owner, row.id, asked.get("node_hours") or 0.0, asked.get("usd") or 0.0, at)
+        self.accounts.commit(row.owner, row.id, charged_of(asked) or 0.0, asked.get("usd") or 0.0, at)
 
     def _say(self, news: str) -> None:
         """Put a sentence into the news, where it is not the last one."""

@@ -16,6 +16,7 @@ from hpcagent.errors import BadInput, HpcAgentError
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.request import Tier
 from hpcagent.gate.rules import Rules
+from hpcagent.model.contract import LONG_RUNTIME_S, RUNTIME_S
 from hpcagent.registry.contract import app_of, tool_of
 from hpcagent.registry.inputs import AddedApp, AddedApps
 from hpcagent.registry.scripts import SCRIPTS, script_app
@@ -23,7 +24,7 @@ from hpcagent.registry.store import Tools, split_version
 from hpcagent.workspace.app_store import STORED, AppStore, packed
 from hpcagent.workspace.took import AppVersion
 
-__all__ = ["References", "is_function", "is_ours", "sandbox_of", "version_of"]
+__all__ = ["References", "is_function", "is_ours", "runtime_is_stated", "sandbox_of", "version_of"]
 
 # Settings that name code: a calculator of the engine `ase`, a program in place of the site's, a pickle of a model.
 CODE = frozenset({"calculator", "checkpoint", "command"})
@@ -268,6 +269,17 @@ def version_of(app: App, *, own: bool | None = None, digest: str = "") -> AppVer
     if own is None:
         own = not is_ours(app)
     return AppVersion(app.name, app.contract.version, (digest or app.digest) if own else "")
+
+
+def runtime_is_stated(app: App) -> bool:
+    """Whether somebody has said what a run of an app takes: where nobody has, its contract has the default.
+
+    Example:
+        >>> runtime_is_stated(find_app("lj_argon")), runtime_is_stated(find_app("synthetic"))
+        (True, True)
+    """
+    default = LONG_RUNTIME_S if app.chain or app.function == LAMMPS else RUNTIME_S
+    return app.contract.estimated_runtime_s != default
 
 
 def is_function(reference: str) -> bool:

@@ -30,8 +30,9 @@ from hpcagent.workspace.checked import as_asked, manifest_of, params_of, refuse_
 from hpcagent.workspace.inner import ARTIFACT
 from hpcagent.workspace.inputs import Inputs, refuse_unended
 from hpcagent.workspace.looking import Looking
-from hpcagent.workspace.references import References, sandbox_of, version_of
+from hpcagent.workspace.references import References, runtime_is_stated, sandbox_of, version_of
 from hpcagent.workspace.rows import Row, occupied
+from hpcagent.workspace.took import AppVersion
 
 __all__ = ["Runs"]
 
@@ -106,8 +107,10 @@ class Runs(Looking):
         self.sites.refuse_misfit(where, profile, manifest.resources)
         given = {name: str(value) for name, value in params.items() if values[name] != value}
         own = self.references.brings_code(found, app)
-        share = self._charged_share(found, where, profile, manifest.resources)
-        asked = self._asked_for(found, manifest, where, share=share, given=given, own=own, why=why, digest=digest)
+        by_cores = self.sites.share_of_node(profile, found, manifest.resources)
+        asked = self._asked_for(
+            found, manifest, where, by_cores=by_cores, given=given, own=own, why=why, digest=digest
+        )
         return found, manifest, asked, taken, digest
 
     def _charged_share(self, app: App, site: str, profile: Profile, resources: Resources) -> float:
@@ -121,18 +124,25 @@ class Runs(Looking):
         manifest: Manifest,
         site: str,
         *,
-        share: float,
+        by_cores: float | None,
         given: Mapping[str, str],
         own: bool,
         why: str,
         digest: str,
     ) -> Request:
-        """What the gate is asked: a run with what it takes at most, and what it is expected to take."""
+        """What the gate is asked: a run with what it takes at most, and what it is expected to take.
+
+        Where its share of a node is not known (`by_cores`), whole nodes may be charged; earlier runs tell what is
+        expected.
+        """
         nodes, limit_s = manifest.resources.nodes, manifest.resources.walltime_s
+        of = version_of(app, own=own, digest=digest)
+        at_most = 1.0 if by_cores is None else by_cores
+        share = self.experience.share_of_node(site, of) if by_cores is None else by_cores
         most = None if limit_s is None else nodes * limit_s / 3600
         price = self.rules.price(site)
-        of = version_of(app, own=own, digest=digest)
-        expected_s, _ = self.experience.expected(of, site, manifest.params, manifest.estimated_runtime_s or 0.0)
+        units = {p.name: p.unit for p in app.contract.space.parameters if p.kind in ("float", "int")}
+        expected_s, _ = self._expected(of, app, site, manifest.params, limit_s)
         return Request(
             kind="run",
             app=app.name,
@@ -140,18 +150,43 @@ class Runs(Looking):
             work=manifest.execution_id,
             params=dict(manifest.params),
             given=dict(given),
+            units={n: unit for n, unit in units.items() if n in manifest.params},
             site=site,
             nodes=nodes,
             node_hours=most,
+            share=at_most,
             expected_node_hours=nodes * share * expected_s / 3600,
             expected_s=expected_s,
-            usd=None if price is None or most is None else price * most,
+            usd=None if price is None or most is None else price * at_most * most,
             priced=price is not None,
             effects=effects_of(app.contract.side_effects),
             own=own,
             sandbox=sandbox_of(app),
             why=why,
         )
+
+    def _expected(
+        self,
+        of: AppVersion,
+        app: App,
+        site: str,
+        params: Mapping[str, Any],
+        limit_s: float | None,
+        *,
+        caller: Caller | None = None,
+    ) -> tuple[float, str]:
+        """What a run takes, in seconds, and what that is from; never more than its walltime."""
+        seconds, source = self.experience.expected(
+            of,
+            site,
+            params,
+            app.contract.estimated_runtime_s,
+            stated=runtime_is_stated(app),
+            caller=caller,
+        )
+        if limit_s is None or seconds <= limit_s:
+            return seconds, source
+        return limit_s, f"its walltime; {source} would be {seconds:.3g} s"
 
     def _input(self, caller: Caller, app: App, place: int, identity: str) -> Mapping[str, Any]:
         row = self._row(caller, identity)
@@ -422,8 +457,8 @@ class Runs(Looking):
         with self._turn:
             why, refused = self.rules.approval_for(asked, caller), self.gate.refusal(asked, caller)
             known = [row for row in self._same_work(manifest.execution_id) if self.gate.sees(caller, row.owner)]
-            typical, source = self.experience.expected(
-                of, asked.site, manifest.params, manifest.estimated_runtime_s or 0.0, caller=caller
+            typical, source = self._expected(
+                of, found, asked.site, manifest.params, manifest.resources.walltime_s, caller=caller
             )
             return {
                 "app": found.name,
@@ -433,7 +468,7 @@ class Runs(Looking):
                 "wall_s": typical,
                 "from": source,
                 "node_hours": asked.expected_node_hours,
-                "node_hours_at_most": asked.node_hours,
+                "node_hours_at_most": asked.charged_node_hours,
                 "usd_at_most": asked.usd,
                 "approval": why,
                 "refused": None if refused is None else refused.plain(),

@@ -141,6 +141,13 @@ class Sites:
             ) from None
 
     @staticmethod
+    def node_cores(profile: Profile) -> int | None:
+        """Cores of a node; None where that is not known here."""
+        if profile.node_cores is None and not profile.remote and not profile.batch:
+            return len(usable_cores())
+        return profile.node_cores
+
+    @staticmethod
     def share_of_node(profile: Profile, app: App, resources: Resources) -> float | None:
         """Which share of its nodes a run is charged for; None where that is not known before one has run.
 
@@ -150,9 +157,7 @@ class Sites:
             return None  # it costs what its inner runs do
         if resources.nodes > 1:
             return 1.0
-        cores = profile.node_cores
-        if cores is None and not profile.remote and not profile.batch:
-            cores = len(usable_cores())
+        cores = Sites.node_cores(profile)
         return None if cores is None else min(1.0, resources.cores / cores)
 
     def desk(self, row: Row) -> Desk | Kept:

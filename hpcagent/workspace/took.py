@@ -119,6 +119,7 @@ class Took:
         params: Mapping[str, Any],
         *,
         contract_s: float = 0.0,
+        stated: bool = True,
         lengths: Sequence[str] = (),
         ranges_said: bool = True,
     ) -> tuple[float, str]:
@@ -127,11 +128,13 @@ class Took:
         Least squares of log(wall time) on the logarithms of the parameters (on themselves, where one is not
         positive), each scaled to its spread, with slopes drawn to zero. While there are too few runs for that, or
         all have had the same length, wall times are in proportion to the length. Where another whole number, as of
-        cells, or one that all had alike, is outside of what they had, it is not below the contract's estimate.
+        cells, or one that all had alike, is outside of what they had, it is not below the contract's estimate,
+        if somebody has stated that.
 
         Args:
             params: Of the run.
             contract_s: The contract's estimate, in seconds.
+            stated: Whether somebody has stated it; a default does not go before measurements.
             lengths: Parameters that say how long it is (`lengths_of`).
             ranges_said: Whether the words may tell of earlier runs' parameters, maybe other people's: not only
                 ranges, as what lies outside of them would tell where they end.
@@ -181,7 +184,7 @@ class Took:
             words += f"; outside of what they had: {', '.join(outside.values())}"
         counts = {name for name in outside if isinstance(params[name], int) or ranges[name][0] == ranges[name][1]}
         counts -= {*scaled, *known}
-        if contract_s > seconds and counts:
+        if stated and contract_s > seconds and counts:
             return contract_s, f"the contract's estimate, above the {seconds:.3g} s of {words}"
         return seconds, words
 

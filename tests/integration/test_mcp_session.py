@@ -26,6 +26,7 @@ from mcp_types import ElicitResult
 
 import hpcagent as ha
 from hpcagent.mcp.own_token import own_token
+from hpcagent.sites.site import usable_cores
 from tests.warm import Command
 
 pytestmark = pytest.mark.slow
@@ -117,7 +118,7 @@ async def first_half(client: Client, person: Person) -> dict[str, str]:
     card = await said(client, "describe_app", app="lj_argon")
     assert next(p for p in card["parameters"] if p["name"] == "skin")["unit"] == "angstrom"
     priced = await said(client, "estimate", kind="lammps", params={"timestep": 2e-3, "skin": 2.0}, walltime_s=60)
-    assert priced["node_hours_at_most"] == pytest.approx(1 / 60) and not priced["approval"]
+    assert priced["node_hours_at_most"] == pytest.approx(1 / 60 / len(usable_cores())) and not priced["approval"]
 
     bounds = await refused(client, "run_job", kind="lammps", params={"timestep": 0.1, "skin": 2.0})
     assert bounds["field"] == "params.timestep" and "0.005 ps" in bounds["allowed"]

@@ -9,7 +9,7 @@ from pydantic import Field
 from hpcagent.apps.modes import LAMMPS_MODES
 from hpcagent.apps.sandbox.record import Sandbox
 from hpcagent.model.base import Record, Scalar
-from hpcagent.model.contract import OUTPUTS_ONLY, Metric, Resources
+from hpcagent.model.contract import LONG_RUNTIME_S, OUTPUTS_ONLY, Metric, Resources
 
 __all__ = [
     "FORCE_ERROR",
@@ -160,7 +160,7 @@ class ContractFile(Record):
     forces: Forces | None = None
     resources: Resources = Resources()
     resources_from: dict[str, str] = {}
-    estimated_runtime_s: float = 60.0
+    estimated_runtime_s: float = LONG_RUNTIME_S
     mode: str = LAMMPS_MODES[0]
     sandbox: Sandbox | None = None
     side_effects: str = OUTPUTS_ONLY

@@ -197,6 +197,18 @@ def test_node_hours_are_committed_before_and_reconciled_after():
     assert refused(bench, request(kind="campaign", node_hours=None)).field == "until.node_hours"
 
 
+def test_quotas_count_what_is_charged_and_rules_of_approval_whole_nodes():
+    bench = Bench(quota={"node_hours": 1}, approval=[{"nodes_times_hours": 1.5}])
+    half = request(node_hours=2.0, share=0.5)
+    error = refused(bench, half)
+    assert error.check == "approval" and "it takes 2 node-hours of whole nodes at most, above 1.5" in error.why
+    assert "at most 1 node-hours" in half.words()
+    assert refused(bench, request(node_hours=2.0)).check == "quota"
+    with bench.gate.at_most(0.9):
+        assert refused(bench, request(node_hours=2.0, share=0.5)).value == 1.0
+    assert half.digest == request(node_hours=2.0).digest  # which an older version has approved
+
+
 def test_quotas_of_a_person_count_that_person_only():
     bench = Bench(people={"ada": {"role": "planner", "quota": {"runs_at_once": 1, "usd": 2.0}}})
     bench.accounts.commit("bob", "r-0", 0.0, 0.0, bench.now)

@@ -8,7 +8,9 @@ import pytest
 from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitResult, InputRequiredResult
 
+import hpcagent as ha
 from hpcagent.mcp.callers import Callers
+from hpcagent.sites.site import usable_cores
 
 RULES = """
 [[approval]]
@@ -211,6 +213,24 @@ def test_a_person_is_told_units_the_whole_command_and_how_to_need_no_yes(drive, 
     assert "timestep in fs" in person.asked[0] and "walltime_s=..." in person.asked[0]
     assert "--workspace DIR` (DIR: the folder of this workspace)" in refused.structured_content["refused"]["do"]
     assert estimate.structured_content["approval"] == ""
+
+
+def test_a_person_is_told_what_decides_on_somebodys_own_code(drive, workspace, tmp_path):
+    (tmp_path / "in.gas").write_text("units metal\nvariable T index 40.0\nvelocity all create ${T} 1\nrun 10\n")
+    workspace.add_app(tmp_path / "in.gas", {"T": ha.Float(20, 80, unit="K")}, why="a gas")
+    rules = workspace.folder.root / "workspace.toml"
+    rules.write_text(rules.read_text().replace('app = "synthetic"', 'app = "gas"'))
+    person = _Person(ElicitResult(action="cancel"))
+
+    async def body(client):
+        return await client.call_tool("run_job", {"kind": "gas", "params": {"T": 30.0}, "walltime_s": 30})
+
+    drive(body, mode="legacy", elicitation_callback=person)
+    (asked,) = person.asked
+    most = 30 / 3600 / len(usable_cores())  # expected is the contract's minute, of which there are 30 s
+    assert "Units: T in K\n" in asked
+    assert f"Cost: {most:.3g} node-hours expected (30 s), {most:.3g} node-hours at most, ended after 30 s" in asked
+    assert "Code: of somebody's own, in no sandbox" in asked
 
 
 def test_a_simulation_without_a_seed_can_be_approved(drive, workspace):

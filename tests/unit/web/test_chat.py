@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from hpcagent.sites.site import usable_cores
+
 pytest.importorskip("pydantic_ai")
 
 from tests.unit.agents.conftest import Script, call
@@ -74,7 +76,7 @@ def test_a_person_is_asked_on_the_page_and_may_decide_elsewhere(served, workspac
     asked = page.post("chat/ask", {"goal": "Run argon."})
     question = going_on(page, lambda one: one["question"] is not None)["question"]
     assert question["asked"]["app"] == "lj_argon" and "LAMMPS takes the whole machine" in question["words"]
-    assert question["asked"]["node_hours"] == pytest.approx(1 / 6)
+    assert question["asked"]["node_hours"] == pytest.approx(1 / 6 / len(usable_cores()))
     assert workspace.list()["runs"] == []  # nothing before a yes
     if where == "approvals":
         workspace.grant(question["approval"])

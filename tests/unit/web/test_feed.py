@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import hpcagent as ha
+from hpcagent.sites.site import usable_cores
 from hpcagent.web import api
 from hpcagent.web import feed as feed_module
 from hpcagent.web.chat import Chat
@@ -89,7 +90,7 @@ def test_an_approval_is_told(workspace: ha.Workspace, page):
     with stream(page, version) as events:
         data = next(data for _, kind, data in events if kind == "approvals" and data)
     assert data[0]["id"] == identity
-    assert data[0]["asked"]["node_hours"] == round(600 / 3600, 10)
+    assert data[0]["asked"]["node_hours"] == pytest.approx(600 / 3600 / len(usable_cores()))
     assert data[0]["asked_why"] == "<b>fast</b>"
 
 

@@ -27,8 +27,10 @@ from hpcagent.catalog import find_app, list_apps
 from hpcagent.errors import BadInput
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Caller
+from hpcagent.model.contract import Contract
 from hpcagent.model.records import Cost, Failure, Manifest, Result
 from hpcagent.sites.profiles import shared_profile
+from hpcagent.sites.site import usable_cores
 from hpcagent.store.journal import read_events
 from hpcagent.workspace import sites
 from hpcagent.workspace.app_store import asked, packed, unpacked
@@ -36,7 +38,7 @@ from hpcagent.workspace.booking import _taught
 from hpcagent.workspace.connection import at_most
 from hpcagent.workspace.core import Core
 from hpcagent.workspace.folder import Folder
-from hpcagent.workspace.references import is_ours
+from hpcagent.workspace.references import is_ours, runtime_is_stated
 from hpcagent.workspace.took import Took, lengths_of
 
 PATIENCE_S = 120
@@ -176,7 +178,7 @@ def test_a_rule_by_side_effects_asks_for_what_an_app_says_it_does(root):
 
 
 def test_where_a_site_has_a_price_what_nothing_bounds_is_refused(root):
-    rules(root, "[sites.threads]\nusd_per_node_hour = 2.0\n[quota]\nusd = 5.0\n")
+    rules(root, f"[sites.threads]\nusd_per_node_hour = {2.0 * len(usable_cores())}\n[quota]\nusd = 5.0\n")
     core = Core(root)
     who = me(core)
     assert refused(core, who, "synthetic", {"x": 0.3}).check == "quota"
@@ -535,6 +537,50 @@ def test_with_few_runs_an_estimate_is_in_proportion_to_the_length():
     for seed in range(5):
         took.add(90.0, 2.0, {"steps": 800, "equil_steps": 200, "cells": 6, "every": 100, "seed": seed})
     assert took.expected(asked, lengths=lengths)[0] == pytest.approx(200.0)
+
+
+def test_an_estimate_that_nobody_has_stated_does_not_go_before_runs(tmp_path):
+    took = Took()
+    for _ in range(4):
+        took.add(60.0, 1.9, {"dt": 2.0, "cells": 6})
+    asked = {"dt": 5.0, "cells": 12}
+    assert took.expected(asked, contract_s=60.0)[0] == 60.0
+    seconds, words = took.expected(asked, contract_s=60.0, stated=False)
+    assert seconds == 1.9 and words.startswith("4 runs here; outside of what they had")
+    script = tmp_path / "in.gas"
+    script.write_text("units lj\nvariable t index 1.0\nvelocity all create ${t} 1\nrun 10\n")
+    contract = tmp_path / "in.gas.toml"
+    stated = []
+    for line in ("", "estimated_runtime_s = 20\n"):
+        contract.write_text(line)
+        made = ha.lammps(script, variables={"t": ha.Float(0.5, 2.0)})
+        stated.append(runtime_is_stated(made))
+        app = made.model_copy(update={"contract": Contract.model_validate(made.contract.model_dump())})
+        assert runtime_is_stated(app) == stated[-1]  # also as it was kept
+    assert stated == [False, True]
+
+
+def test_what_a_run_is_expected_to_take_is_what_it_is_charged_and_within_its_limit(root):
+    rules(root, "[quota]\nnode_hours = 10\n[sites.threads]\nusd_per_node_hour = 2.0\n")
+    core = Core(root)
+    who, params, cores = me(core), {"x": 0.3, "run_time_s": 0.01}, len(usable_cores())
+    expected_s = find_app("synthetic").contract.estimated_runtime_s
+    asked = core.request(who, "synthetic", params, walltime_s=3600.0)[2]
+    found = core.estimate(who, "synthetic", params, walltime_s=3600.0)
+    assert found["node_hours"] == pytest.approx(expected_s / 3600 / cores) and found["wall_s"] == expected_s
+    assert found["node_hours_at_most"] == asked.charged_node_hours == pytest.approx(1 / cores)
+    assert found["usd_at_most"] == pytest.approx(2 / cores)
+    assert asked.node_hours == 1.0  # rules of approval are of nodes x walltime
+    short = core.estimate(who, "synthetic", params, walltime_s=expected_s / 2)
+    assert short["wall_s"] == expected_s / 2 and short["from"].startswith("its walltime; the contract's estimate")
+    assert short["node_hours"] == short["node_hours_at_most"]
+    held = core.run(who, "synthetic", {"x": 0.4, "run_time_s": 2.0}, walltime_s=3600.0)["id"]
+    assert core.accounts.whole.in_flight == (pytest.approx(1 / cores), pytest.approx(2 / cores))
+    core.close()
+    core = Core(root)  # from the journal
+    assert core.accounts.whole.in_flight == (pytest.approx(1 / cores), pytest.approx(2 / cores))
+    assert core.wait(who, held, PATIENCE_S)["state"] == "completed"
+    core.close()
 
 
 def test_an_estimate_is_of_the_site_that_is_asked_for(core):
@@ -1104,7 +1150,7 @@ def test_a_call_begins_no_more_than_it_was_said_to(root):
         price = there.estimate("synthetic", asked, walltime_s=36)["node_hours_at_most"]
         with (
             at_most(0.9 * price),
-            pytest.raises(NotAllowed, match=r"0\.009 node-hours at most, and it would take up to"),
+            pytest.raises(NotAllowed, match=rf"{0.9 * price:.4g} node-hours at most, and it would take up to"),
         ):
             there.run("synthetic", asked, walltime_s=36)
         with at_most(price), pytest.raises(NotAllowed, match="nothing bounds it"):

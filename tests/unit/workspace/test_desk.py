@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import threading
 import time
@@ -153,6 +154,21 @@ def test_a_run_is_started_again_as_often_as_retries_says(opened):
     opened(site, retries=2).add(job)
     until(lambda: jobs.ended)
     assert jobs.ended[0].failure.name == "SiteFailed" and len(site.sent) == 1 + 2
+
+
+def test_an_attempt_that_is_lost_is_charged_the_share_of_its_node(opened, tmp_path):
+    site, jobs = FakeSite(workers=1), Jobs()
+    site.about["node_cores"] = 4
+    job = jobs.new("ada", 1)
+    folder = tmp_path / "work" / job.manifest.execution_id
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text("{}")
+    os.utime(folder / "manifest.json", (time.time() - 3600,) * 2)
+    site.may_open.set()
+    site.answer = lambda future: future.set_result(ended_as(job.manifest, "SiteFailed"))
+    opened(site, retries=0).add(job)
+    until(lambda: jobs.ended)
+    assert jobs.ended[0].cost.node_hours == pytest.approx(0.25, rel=0.05)
 
 
 # -- a site that another process keeps -----------------------------------------------------------

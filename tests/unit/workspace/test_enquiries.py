@@ -31,6 +31,7 @@ from hpcagent.workspace.on_top import OwnRuns
 from hpcagent.workspace.questions import Question
 
 PATIENCE_S = 120
+TIGHT_S = 60.0
 QUICK = {"fixed.run_time_s": 0.0, "until.max_runs": 6}
 
 
@@ -403,6 +404,79 @@ def test_an_extension_is_priced_by_the_runs_on_top_and_what_runs_of_its_own_took
     found = core.estimate_extension(caller, campaign, changes={"until": {"node_hours": 1.0}})
     assert found["runs"] is found["node_hours"] is None and found["node_hours_at_most"] < 1.0
     assert found["from"].startswith("nothing says how many runs are to come")
+
+
+def test_the_gate_and_whoever_approves_have_the_number_of_the_estimate(root):
+    with (root / "workspace.toml").open("a") as file:
+        file.write('[[approval]]\napp = "synthetic"\nnodes_times_hours = 0.04\n')
+    core = Core(root)
+    try:
+        caller = me(core)
+
+        def one(x: float) -> None:
+            params = {"x": x, "y": 0.5, "noise": 0.02, "fail_above": 0.9, "run_time_s": 0.0}
+            core.wait(caller, core.run(caller, "synthetic", params, walltime_s=60)["id"], PATIENCE_S)
+
+        for x in (0.1, 0.2, 0.3, 0.4):
+            one(x)
+        wanted = QUICK | {"until.node_hours": 0.05}
+        found = core.estimate_campaign(caller, {"data": "synthetic"}, changes=wanted)
+        assert found["from"].startswith("4 runs here")
+
+        def ask() -> NotAllowed:
+            with pytest.raises(NotAllowed) as caught:
+                core.start(caller, {"data": "synthetic"}, changes=wanted)
+            return caught.value
+
+        first = core.approvals.get(ask().approval)
+        assert (
+            first.request["expected_node_hours"] == pytest.approx(found["node_hours"]) and found["node_hours"] > 0
+        )
+        one(0.6)
+        assert core.estimate_campaign(caller, {"data": "synthetic"}, changes=wanted)["from"].startswith("5 runs")
+        core.approvals.decide(first.id, grant=True, by="boss", note="")  # holds, although the forecast is another
+        now = core.estimate_campaign(caller, {"data": "synthetic"}, changes=wanted)["node_hours"]
+        identity = core.start(caller, {"data": "synthetic"}, changes=wanted)["id"]
+        assert core.status(caller, identity)["estimated_node_hours"] == pytest.approx(now)
+        ended(core, identity)
+        more = {"until.max_runs": 8, "until.node_hours": 0.1}
+        on_top = core.estimate_extension(caller, identity, changes=more)
+        with pytest.raises(NotAllowed) as caught:
+            core.extend(caller, identity, changes=more)
+        asked = core.approvals.get(caught.value.approval).request
+        assert asked["expected_node_hours"] == pytest.approx(on_top["node_hours"]) and on_top["runs"] == 2
+        tight = core.estimate_campaign(caller, {"data": "lj_tuning"}, changes={"until.node_hours": 1e-6})
+        assert tight["node_hours"] == 1e-6
+    finally:
+        core.close()
+
+
+def test_a_campaign_is_begun_and_refused_by_what_its_workspace_knows(core):
+    caller = me(core)
+    tight = QUICK | {"until.max_runs": 2, "until.node_hours": 0.8 * 0.01 / 3600 / len(usable_cores())}
+    for changed in (tight, tight | {"until.node_hours": 1e-12}):
+        found = core.estimate_campaign(caller, {"data": "synthetic"}, changes=changed)
+        assert found["refused"]["check"] == "contract" and found["refused"]["field"] == "until.node_hours"
+        with pytest.raises(NotAllowed, match=r"does not allow one run|No run could begin"):
+            core.start(caller, {"data": "synthetic"}, changes=changed)
+    assert not core.rows and not core.accounts.whole.committed
+    for x in (0.1, 0.2, 0.3, 0.4):
+        params = {"x": x, "y": 0.5, "noise": 0.02, "fail_above": 0.9, "run_time_s": 0.0}
+        core.wait(caller, core.run(caller, "synthetic", params)["id"], PATIENCE_S)
+    assert core.estimate_campaign(caller, {"data": "synthetic"}, changes=tight)["refused"] is None
+    identity = core.start(caller, {"data": "synthetic"}, changes=tight)["id"]
+    ended(core, identity)  # by the contract's estimate it would have begun no run
+    assert core.rows[identity].state == "completed" and core.campaign(caller, identity)["runs"]["done"] >= 1
+
+
+def test_a_campaign_that_could_begin_no_run_has_failed_and_says_why(core, monkeypatch):
+    monkeypatch.setattr(campaigns.Campaigns, "_refuse_no_run", lambda *_: None)
+    monkeypatch.setattr(campaigns.Campaigns, "_each", lambda *_: (TIGHT_S, "the contract's estimate"))
+    hours = 1.2 * TIGHT_S / 3600 / len(usable_cores())  # above the typical run, below the mean of what it may be
+    identity = core.start(me(core), {"data": "synthetic"}, changes=QUICK | {"until.node_hours": hours})["id"]
+    ended(core, identity)
+    row = core.rows[identity]
+    assert row.state == "failed" and "leaves no room for another run" in row.note
 
 
 def test_an_extension_without_a_run_of_its_own_is_priced_as_a_campaign_is(core, campaign, monkeypatch):

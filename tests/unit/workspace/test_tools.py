@@ -23,6 +23,7 @@ from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import BaseAgents
 from hpcagent.registry.source import parse_text
 from hpcagent.registry.trials import Trial, tried
+from hpcagent.sites.site import usable_cores
 from hpcagent.store.journal import read_events
 from hpcagent.workspace.core import Core
 from hpcagent.workspace.folder import Folder
@@ -140,10 +141,10 @@ def test_a_quota_bounds_a_tool_by_its_walltime_and_a_runs_own_goes_before_it(cor
     assert approved(core, timed)["limit"] == "each run is ended after 10800 s (as its text says)"
     ada = by(core, "ada")
     found = [core.estimate(ada, app=name, params={})["node_hours_at_most"] for name in ("half", "slowly")]
-    assert found == [pytest.approx(600 / 3600), 3.0]
-    assert core.estimate(ada, app="slowly", params={}, walltime_s=60.0)["node_hours_at_most"] == pytest.approx(
-        1 / 60
-    )
+    cores = len(usable_cores())  # of which a run is charged its own
+    assert found == [pytest.approx(600 / 3600 / cores), pytest.approx(3.0 / cores)]
+    found = [core.estimate(ada, app="slowly", params={}, walltime_s=60.0)["node_hours_at_most"]]
+    assert found == [pytest.approx(1 / 60 / cores)]
     assert ended(core, "half", {"x": 3.0})["metrics"] == {"half": 1.5}
 
 

@@ -26,6 +26,7 @@ from hpcagent.errors import BadInput, NotPermitted, RunDirGone, RunDirLocked, St
 from hpcagent.gate.not_allowed import NotAllowed
 from hpcagent.gate.rules import Caller
 from hpcagent.model.records import Cost, Result
+from hpcagent.sites.site import usable_cores
 from hpcagent.store.journal import read_events
 from hpcagent.workspace.client import Workspace
 from hpcagent.workspace.core import Core
@@ -981,11 +982,11 @@ def test_a_walltime_gives_a_run_a_bound_where_there_is_a_quota(root):
     with pytest.raises(NotAllowed, match="give the run a walltime_s"):
         core.run(me(core), "synthetic", {"x": 0.3})
     with pytest.raises(NotAllowed, match="node-hours of the workspace"):
-        core.run(me(core), "synthetic", {"x": 0.3}, walltime_s=3601.0)
+        core.run(me(core), "synthetic", {"x": 0.3}, walltime_s=3601.0 * len(usable_cores()))
     with pytest.raises(NotAllowed) as wrong:
         core.run(me(core), "synthetic", {"x": 0.3}, walltime_s=-1.0)
     assert wrong.value.field == "walltime_s"
-    run = core.run(me(core), "synthetic", {"x": 0.3}, walltime_s=3600.0)["id"]
+    run = core.run(me(core), "synthetic", {"x": 0.3}, walltime_s=3600.0 * len(usable_cores()))["id"]
     assert core.costs(me(core))["workspace"]["committed_node_hours"] in (0.0, 1.0)
     assert core.wait(me(core), run, PATIENCE_S)["state"] == "completed"
     assert core.costs(me(core))["workspace"]["node_hours"] < 1e-3
