@@ -17,6 +17,7 @@ from hpcagent.agents.turn import TurnNow
 from hpcagent.errors import SiteFailed
 from hpcagent.mcp.callers import ALL_SCOPES, Caller
 from hpcagent.mcp.serving import Price
+from hpcagent.sites.site import usable_cores
 from tests.unit.agents.conftest import RULES, Script, call
 
 NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -345,14 +346,18 @@ def test_a_tool_from_the_prompt_is_confirmed_registered_pending_and_used_once_ap
     assert reply.numbers[0].value == 3.5 and reply.numbers[0].run == reply.runs[0]
 
 
+SHARE = 1 / len(usable_cores())
+"""Of a node, which a run of one core is charged on this machine."""
+
+
 def test_node_hours_bound_what_is_started(supervisor, workspace):
     long = {"kind": "lj_argon", "params": {"steps": 1000}, "walltime_s": 3600}
     script = Script(
         supervisor=[call("delegate", agent="runner", task="run it"), "Too much."],
         runner=[call("run_job", **long), "too much"],
     )
-    reply = supervisor(script, limits=Limits(node_hours=0.5)).ask("run it")
-    assert "may take 0.5 node-hours" in reply.calls[0].refused
+    reply = supervisor(script, limits=Limits(node_hours=0.5 * SHARE)).ask("run it")
+    assert f"may take {0.5 * SHARE:.4g} node-hours" in reply.calls[0].refused
     assert workspace.list()["runs"] == []
 
 
@@ -409,11 +414,13 @@ def test_a_repeated_run_is_priced_as_the_run_that_it_is(supervisor, workspace):
     run = workspace.run("synthetic", {"x": 0.3, "y": 0.2}, walltime_s=36)
     assert workspace.wait(run["id"], 60)["state"] == "completed"
     other = {"changes": ["x +0.1"], "run_id": run["id"]}
-    assert "may take 0.009 node-hours" in refused_by_a_budget(supervisor, "repeat_run", 0.009, **other)
+    little = 0.009 * SHARE
+    said = refused_by_a_budget(supervisor, "repeat_run", little, **other)
+    assert f"may take {little:.4g} node-hours" in said
     same = {"changes": ["x=0.3"], "run_id": run["id"]}
     assert refused_by_a_budget(supervisor, "repeat_run", 0.0, **same) == ""  # known
     assert [one["id"] for one in workspace.list()["runs"]] == [run["id"]]
-    assert refused_by_a_budget(supervisor, "repeat_run", 0.011, **other) == ""
+    assert refused_by_a_budget(supervisor, "repeat_run", 0.011 * SHARE, **other) == ""
     assert len(workspace.list()["runs"]) == 2
 
 
@@ -450,7 +457,7 @@ def test_a_call_that_has_become_dearer_since_it_was_priced_is_refused(workspace)
         return found
 
     _, done = now._call("ann", replace(again, price=replace(price, of=priced)), {"changes": ["x +0.1"]})
-    assert "0.01 node-hours at most, and it would take up to 10" in done.refused
+    assert f"{0.01 * SHARE:.4g} node-hours at most, and it would take up to {10 * SHARE:.4g}" in done.refused
     assert now.budget.taken == 0.0 and len(workspace.list()["runs"]) == 2
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import hpcagent as ha
+from hpcagent.sites.site import usable_cores
 from hpcagent.workspace.client import Workspace
 
 pytest.importorskip("pydantic_ai")
@@ -23,6 +24,8 @@ from tests.unit.web.test_toolbox import TOOL, registered
 
 pytestmark = pytest.mark.slow
 
+SHARE = 1 / len(usable_cores())
+"""Of a node, which a run of one core is charged on this machine."""
 BAD = "<img src=x onerror=alert(1)><script>alert(2)</script><b>bold</b>"
 
 PNG = base64.b64decode(
@@ -112,7 +115,7 @@ def test_a_question_asks_for_a_yes_and_its_answer_shows_where_its_numbers_are_fr
     found = browse(served(model=script.model), "chat")
     assert found["wrong"] == []
     assert found["axe"] == found["answer_axe"] == []
-    assert "LAMMPS takes the whole machine" in found["consent"] and "0.1667" in found["consent"]
+    assert "LAMMPS takes the whole machine" in found["consent"] and f"{SHARE / 6:.4g}" in found["consent"]
     assert found["focus"] == "consent-title"
     (run,) = workspace.list()["runs"]
     assert BAD in found["answer"] and "77.125 eV" in found["flagged"]
