@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar, cast
 
 __all__ = [
     "CONTROL",
@@ -18,6 +18,8 @@ __all__ = [
     "without_secrets",
     "writable",
 ]
+
+Data = TypeVar("Data")
 
 # C0 but tab and newline, DEL, C1 (an 8-bit terminal takes U+009B for the beginning of a command), line and
 # paragraph separators, what turns the direction of writing round (text then reads other than it is), what is
@@ -138,14 +140,14 @@ def size_text(size: float) -> str:
     return f"{size / 1024:.1f} TiB"
 
 
-def writable(value: Any) -> Any:
+def writable(value: Data) -> Data:
     r"""Plain data whose texts can be written as UTF-8: a byte of a file's name that is none stands as `\udcff`.
 
     Example:
         >>> writable({"artifacts": {"data": "a.d\udcff"}, "metrics": {"x": 1.0}})
         {'artifacts': {'data': 'a.d\\udcff'}, 'metrics': {'x': 1.0}}
     """
-    return value if _is_writable(value) else _written_otherwise(value)
+    return value if _is_writable(value) else cast("Data", _written_otherwise(value))
 
 
 def _is_writable(value: Any) -> bool:

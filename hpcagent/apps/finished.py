@@ -72,20 +72,21 @@ def _misfit(fields: Any) -> str:
     if not isinstance(metrics, dict):
         return f"its metrics are {metrics!r:.80}"
     for name, value in metrics.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not _finite(value):
+        if not _is_number(value):
             return f"metrics.{name} is {value!r:.40} and no finite number"
     cost = fields.get("cost", {})
     if not isinstance(cost, dict):
         return f"its cost is {cost!r:.80}"
     for name, value in cost.items():
-        if name == "cpu_s" and value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not _finite(value) or value < 0:
+        if not (_is_number(value) and value >= 0) and (name, value) != ("cpu_s", None):
             return f"cost.{name} is {value!r:.40} and no finite number from 0"
     return ""
 
 
-def _finite(value: float) -> bool:
+def _is_number(value: Any) -> bool:
+    """Whether it is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
     try:
         return math.isfinite(value)
     except OverflowError:  # a whole number beyond any float

@@ -415,7 +415,7 @@ def _fields(
         fields["notes"] = [*fields.get("notes", []), *noted()]
     # A program may print the environment that it has, and its last lines go into records, reports and messages.
     said = {name: fields[name] for name in ("failure", "notes") if name in fields}
-    return writable(fields | redacted_data(said) if said else fields)  # type: ignore[no-any-return]
+    return writable(fields | redacted_data(said) if said else fields)
 
 
 def _extendable_s(order: Mapping[str, Any], outcome: Outcome, wall_s: float) -> float | None:

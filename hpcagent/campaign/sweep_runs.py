@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hpcagent.apps.base import App
@@ -89,7 +90,7 @@ class PlannedRuns:
         self._budget = campaign.until.budget()
         self._space = campaign.search
         self._design = design_of(campaign)
-        self._points = once_each(campaign, LARGEST if self._budget is None else min(self._budget, LARGEST))
+        self._campaign = campaign
         confirm = campaign.confirming
         self._confirm = 0
         if confirm is not None and confirm.runs:
@@ -98,6 +99,11 @@ class PlannedRuns:
         self._endless = campaign.until.budget() is None and campaign.until.cap() is None
         self._known: tuple[int, int, int] | None = None
         self._planned = False
+
+    @cached_property
+    def _points(self) -> list[Params] | None:
+        most = LARGEST if self._budget is None else min(self._budget, LARGEST)
+        return once_each(self._campaign, most)
 
     def count(
         self, manifests: Sequence[Manifest], *, confirmed: bool | None = None, enqueued: int = 0

@@ -178,7 +178,7 @@ def _python() -> list[str]:
     paths = [sys.prefix, sys.base_prefix, *(sysconfig.get_path(p) for p in ("stdlib", "purelib", "platlib"))]
     paths += [str(Path(sys.executable).resolve().parent.parent)]
     # A Python that was installed into the home folder itself: of that only what is Python's.
-    home = os.path.realpath(Path.home())
+    home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111 - a user without an entry has no home
     paths = [
         part
         for path in paths

@@ -57,7 +57,7 @@ def test_a_file_that_was_cut_to_where_it_was_left_is_not_gone_on_with(tmp_path: 
     time.sleep(0.05)  # the kernel's clock for files is coarse; people are slower
     assert other.append({"x": "damaged"}) == 4
     path.write_bytes(path.read_bytes().replace(b"damaged", b"another"))
-    assert other.append({"x": 1}) if other.repair() == 0 else True
+    assert other.repair() > 0
     assert path.stat().st_size == size
     # The number 4 was given: no other line has it.
     assert one.append({"x": 1}) > 3 and numbers(tmp_path)[:3] == [1, 2, 3]
